@@ -1,0 +1,1 @@
+//! Slots, partition discovery and boot loader state of an A/B node.

@@ -1,0 +1,1 @@
+//! API types of `monok8s.io`, version and catalog rules.

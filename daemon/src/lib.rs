@@ -1,0 +1,1 @@
+//! The daemon on the host: adapters and the service.

@@ -1,0 +1,2 @@
+//! The `slotd` program.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The lab: virtual machines, loop disks and image servers with faults.
