@@ -1,1 +1,40 @@
 //! Slots, partition discovery and boot loader state of an A/B node.
+//!
+//! Three things live here: which partitions the slots are and which one runs ([`SlotTable`]), what
+//! the boot loader holds of them and how that changes ([`Backend`]), and the proofs, as types, that
+//! lead from an inactive slot to one that may be started ([`InactiveSlot`], [`InvalidatedSlot`],
+//! [`VerifiedSlot`]). Everything is synchronous and works in an initrd: no D-Bus, no TLS, no
+//! configuration.
+
+mod backend;
+mod discovery;
+mod error;
+mod evidence;
+mod facts;
+mod inspect;
+mod ioctl;
+mod memory;
+mod model;
+mod proof;
+mod rules;
+mod slot;
+mod system;
+mod systemd_boot;
+mod table;
+
+pub use backend::{
+    Backend, BootOptions, Counting, LoaderState, NextBoot, PlannedChange, PreflightRequest,
+    Problem, ProblemCode, Refusal, RefusalCode, SlotState, StagedImage, Transition,
+    require_no_refusals,
+};
+pub use error::{Error, ErrorKind, Result};
+pub use facts::{
+    AgentPresence, Architecture, BootFile, ImageFacts, InspectSettings, parse_os_release,
+};
+pub use inspect::{SlotView, inspect};
+pub use memory::MemoryBackend;
+pub use proof::{InactiveSlot, InvalidatedSlot, ReadBack, VerifiedSlot};
+pub use slot::{DeviceNumber, SlotLocator, SlotName, SlotSettings};
+pub use system::System;
+pub use systemd_boot::{EspSetting, SystemdBoot};
+pub use table::{Booted, Evidence, Partition, SlotTable, Witness};

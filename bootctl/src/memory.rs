@@ -1,0 +1,261 @@
+//! A boot loader in memory, for tests: the same states, rules and counting, no files.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::backend::{
+    Backend, BootOptions, Counting, LoaderState, NextBoot, PlannedChange, PreflightRequest,
+    Refusal, SlotState, StagedImage, Transition,
+};
+use crate::error::{Error, Result};
+use crate::inspect::SlotView;
+use crate::proof::{InactiveSlot, InvalidatedSlot, ReadBack, VerifiedSlot};
+use crate::rules::Situation;
+use crate::slot::SlotName;
+use crate::table::{Booted, SlotTable};
+
+/// A boot loader that lives in memory. It can be booted, refuse, and fail on demand.
+#[derive(Debug)]
+pub struct MemoryBackend {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    situation: Situation,
+    /// The slot that is preferred among good ones.
+    primary: SlotName,
+    refusals: Vec<Refusal>,
+    fail: Option<Error>,
+}
+
+impl MemoryBackend {
+    /// A loader that holds `a` and `b`, on a machine that booted `booted`; slot A is preferred.
+    #[must_use]
+    pub fn new(booted: Booted, a: SlotState, b: SlotState) -> Self {
+        let situation = Situation {
+            a,
+            b,
+            image_a: None,
+            image_b: None,
+            booted,
+        };
+        Self {
+            inner: Mutex::new(Inner {
+                situation,
+                primary: SlotName::A,
+                refusals: Vec::new(),
+                fail: None,
+            }),
+        }
+    }
+
+    /// What [`Backend::preflight`] answers from now on.
+    pub fn set_refusals(&self, refusals: Vec<Refusal>) {
+        self.lock().refusals = refusals;
+    }
+
+    /// Makes the next transition fail with `error`, before it changes anything.
+    pub fn fail_next(&self, error: Error) {
+        self.lock().fail = Some(error);
+    }
+
+    /// Records an image in a slot, as if it had been staged in an earlier life.
+    pub fn set_image(&self, slot: SlotName, image: Option<StagedImage>) {
+        self.lock().set_image(slot, image);
+    }
+
+    /// Boots the machine once: takes a try off a trial, and returns what runs now.
+    pub fn boot(&self) -> NextBoot {
+        let mut inner = self.lock();
+        let next = inner.next();
+        match &next {
+            NextBoot::Slot { slot, .. } => {
+                let slot = *slot;
+                if let SlotState::Trial { left, done } = inner.situation.state(slot) {
+                    let state = SlotState::Trial {
+                        left: left.saturating_sub(1),
+                        done: done.saturating_add(1),
+                    };
+                    inner.set_state(slot, state);
+                }
+                inner.situation.booted = Booted::Slot(slot);
+                // A spent trial that is no longer running is bad.
+                if let SlotState::Trial { left: 0, .. } = inner.situation.state(!slot) {
+                    inner.set_state(!slot, SlotState::Bad);
+                }
+            }
+            NextBoot::Foreign { .. } | NextBoot::Nothing => {
+                inner.situation.booted = Booted::Neither;
+            }
+        }
+        next
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Every change is a plain assignment, so a poisoned lock holds nothing half done.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state for a transition that is about to run.
+    fn begin(&self) -> Result<MutexGuard<'_, Inner>> {
+        let mut inner = self.lock();
+        match inner.fail.take() {
+            Some(error) => Err(error),
+            None => Ok(inner),
+        }
+    }
+}
+
+impl Inner {
+    fn set_state(&mut self, slot: SlotName, state: SlotState) {
+        match slot {
+            SlotName::A => self.situation.a = state,
+            SlotName::B => self.situation.b = state,
+        }
+    }
+
+    fn set_image(&mut self, slot: SlotName, image: Option<StagedImage>) {
+        match slot {
+            SlotName::A => self.situation.image_a = image,
+            SlotName::B => self.situation.image_b = image,
+        }
+    }
+
+    fn next(&self) -> NextBoot {
+        let order = [self.primary, !self.primary];
+        let pick = |wanted: fn(SlotState) -> bool| {
+            order
+                .into_iter()
+                .find(|slot| wanted(self.situation.state(*slot)))
+        };
+        let trial = pick(|state| matches!(state, SlotState::Trial { left: 1.., .. }));
+        if let Some(slot) = trial {
+            return NextBoot::Slot { slot, trial: true };
+        }
+        // A spent entry is started as a last resort.
+        let rest = pick(|state| state == SlotState::Good)
+            .or_else(|| pick(|state| state != SlotState::Empty));
+        match rest {
+            Some(slot) => NextBoot::Slot { slot, trial: false },
+            None => NextBoot::Nothing,
+        }
+    }
+}
+
+impl Backend for MemoryBackend {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn state(&self) -> Result<LoaderState> {
+        let inner = self.lock();
+        let situation = &inner.situation;
+        Ok(LoaderState {
+            backend: "memory".to_owned(),
+            a: situation.a,
+            b: situation.b,
+            image_a: situation.image_a.clone(),
+            image_b: situation.image_b.clone(),
+            staged: situation.staged(),
+            trial_boot: situation.trial_boot(),
+            next: inner.next(),
+            counting: Counting::Active,
+            problems: Vec::new(),
+        })
+    }
+
+    fn preflight(&self, _request: &PreflightRequest) -> Vec<Refusal> {
+        self.lock().refusals.clone()
+    }
+
+    fn invalidate(&self, slot: InactiveSlot) -> Result<InvalidatedSlot> {
+        let mut inner = self.begin()?;
+        inner.situation.invalidate(slot.name())?;
+        inner.set_state(slot.name(), SlotState::Empty);
+        inner.set_image(slot.name(), None);
+        Ok(InvalidatedSlot::new(slot))
+    }
+
+    fn install_boot_files(
+        &self,
+        slot: &VerifiedSlot,
+        view: &SlotView,
+        staged: &StagedImage,
+        _options: &BootOptions,
+    ) -> Result<()> {
+        view.kernel()?;
+        let mut inner = self.begin()?;
+        inner.situation.install_boot_files(slot.name())?;
+        inner.set_image(slot.name(), Some(staged.clone()));
+        Ok(())
+    }
+
+    fn verified(&self, table: &SlotTable, slot: SlotName) -> Result<Option<VerifiedSlot>> {
+        let proof = match self.lock().situation.image(slot) {
+            Some(image) => ReadBack::of_marker(image)?,
+            None => return Ok(None),
+        };
+        Ok(Some(VerifiedSlot::from_marker(
+            table.inactive(slot)?,
+            proof,
+        )))
+    }
+
+    fn arm(&self, slot: &VerifiedSlot, tries: u32, _options: &BootOptions) -> Result<()> {
+        let mut inner = self.begin()?;
+        inner.situation.arm(slot.name(), tries)?;
+        inner.set_state(
+            slot.name(),
+            SlotState::Trial {
+                left: tries,
+                done: 0,
+            },
+        );
+        inner.primary = slot.name();
+        Ok(())
+    }
+
+    fn disarm(&self, slot: SlotName) -> Result<()> {
+        let mut inner = self.begin()?;
+        inner.situation.disarm(slot)?;
+        inner.set_state(slot, SlotState::Empty);
+        Ok(())
+    }
+
+    fn mark_good(&self, slot: SlotName) -> Result<()> {
+        let mut inner = self.begin()?;
+        inner.situation.mark_good(slot)?;
+        inner.set_state(slot, SlotState::Good);
+        Ok(())
+    }
+
+    fn mark_bad(&self, slot: SlotName) -> Result<()> {
+        let mut inner = self.begin()?;
+        inner.situation.mark_bad(slot)?;
+        if inner.situation.state(slot) != SlotState::Empty {
+            inner.set_state(slot, SlotState::Bad);
+        }
+        Ok(())
+    }
+
+    fn select(&self, slot: SlotName) -> Result<()> {
+        let mut inner = self.begin()?;
+        inner.situation.select(slot)?;
+        if let SlotState::Trial { .. } = inner.situation.state(!slot) {
+            inner.set_state(!slot, SlotState::Empty);
+        }
+        inner.primary = slot;
+        Ok(())
+    }
+
+    fn plan_sequence(&self, transitions: &[Transition]) -> Result<Vec<PlannedChange>> {
+        Ok(transitions
+            .iter()
+            .map(|transition| PlannedChange {
+                target: "memory".to_owned(),
+                change: format!("{transition:?}"),
+                why: "a boot loader in memory has one cell".to_owned(),
+            })
+            .collect())
+    }
+}

@@ -1,0 +1,166 @@
+//! Which transition is allowed in which state: one rule set for every backend. Pure.
+
+use crate::backend::{SlotState, StagedImage};
+use crate::error::{Error, Result};
+use crate::slot::SlotName;
+use crate::table::Booted;
+
+/// What the rules look at.
+#[derive(Debug, Clone)]
+pub(crate) struct Situation {
+    pub(crate) a: SlotState,
+    pub(crate) b: SlotState,
+    pub(crate) image_a: Option<StagedImage>,
+    pub(crate) image_b: Option<StagedImage>,
+    pub(crate) booted: Booted,
+}
+
+impl Situation {
+    pub(crate) fn state(&self, slot: SlotName) -> SlotState {
+        match slot {
+            SlotName::A => self.a,
+            SlotName::B => self.b,
+        }
+    }
+
+    pub(crate) fn image(&self, slot: SlotName) -> Option<&StagedImage> {
+        match slot {
+            SlotName::A => self.image_a.as_ref(),
+            SlotName::B => self.image_b.as_ref(),
+        }
+    }
+
+    fn is_booted(&self, slot: SlotName) -> bool {
+        self.booted == Booted::Slot(slot)
+    }
+
+    /// The slot that holds a verified image and is not good. Where both do, the one not booted.
+    pub(crate) fn staged(&self) -> Option<(SlotName, StagedImage)> {
+        let mut slots = SlotName::BOTH;
+        slots.sort_by_key(|slot| self.is_booted(*slot));
+        slots.into_iter().find_map(|slot| {
+            let image = self.image(slot)?;
+            (self.state(slot) != SlotState::Good).then(|| (slot, image.clone()))
+        })
+    }
+
+    /// Whether this boot is a trial.
+    pub(crate) fn trial_boot(&self) -> bool {
+        self.booted
+            .slot()
+            .is_some_and(|slot| matches!(self.state(slot), SlotState::Trial { .. }))
+    }
+
+    pub(crate) fn invalidate(&self, slot: SlotName) -> Result<()> {
+        if self.is_booted(slot) {
+            return Err(refused(format!(
+                "slot {slot} is booted and cannot be overwritten"
+            )));
+        }
+        if self.state(slot) == SlotState::Good && self.state(!slot) != SlotState::Good {
+            return Err(refused(format!(
+                "slot {slot} is the only good one (slot {} is {}); overwriting it would leave \
+                 nothing to fall back to",
+                !slot,
+                self.state(!slot)
+            )));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn install_boot_files(&self, slot: SlotName) -> Result<()> {
+        if self.state(slot) != SlotState::Empty {
+            return Err(refused(format!(
+                "slot {slot} is {}, its boot files are only replaced once it is invalidated",
+                self.state(slot)
+            )));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn arm(&self, slot: SlotName, tries: u32) -> Result<()> {
+        if tries == 0 {
+            return Err(rejected("a trial needs at least one boot".to_owned()));
+        }
+        if self.is_booted(slot) {
+            return Err(refused(format!("slot {slot} is booted")));
+        }
+        if self.state(slot) == SlotState::Good {
+            return Err(rejected(format!(
+                "slot {slot} is good already; select it instead"
+            )));
+        }
+        if self.image(slot).is_none() {
+            return Err(rejected(format!("slot {slot} holds no verified image")));
+        }
+        if self.state(!slot) != SlotState::Good {
+            return Err(refused(format!(
+                "slot {} is {}, so a failed trial of slot {slot} could not fall back to it",
+                !slot,
+                self.state(!slot)
+            )));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn disarm(&self, slot: SlotName) -> Result<()> {
+        match self.state(slot) {
+            SlotState::Good => Err(rejected(format!(
+                "slot {slot} is good, there is no trial to take back"
+            ))),
+            SlotState::Trial { .. } if self.is_booted(slot) => Err(refused(format!(
+                "the trial of slot {slot} is running; mark it good or bad"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn mark_good(&self, slot: SlotName) -> Result<()> {
+        match self.state(slot) {
+            SlotState::Good => Ok(()),
+            SlotState::Empty => Err(rejected(format!(
+                "the boot loader knows no image in slot {slot}"
+            ))),
+            SlotState::Trial { .. } | SlotState::Bad if self.is_booted(slot) => Ok(()),
+            SlotState::Trial { .. } | SlotState::Bad => Err(refused(format!(
+                "slot {slot} is not booted; only the running system can be proven good"
+            ))),
+        }
+    }
+
+    pub(crate) fn mark_bad(&self, slot: SlotName) -> Result<()> {
+        match self.state(slot) {
+            SlotState::Bad | SlotState::Empty => Ok(()),
+            _ if self.state(!slot) == SlotState::Good => Ok(()),
+            _ => Err(refused(format!(
+                "slot {} is {}, so slot {slot} cannot be given up",
+                !slot,
+                self.state(!slot)
+            ))),
+        }
+    }
+
+    pub(crate) fn select(&self, slot: SlotName) -> Result<()> {
+        if self.state(slot) != SlotState::Good {
+            return Err(rejected(format!(
+                "slot {slot} is {}, only a good slot can be selected",
+                self.state(slot)
+            )));
+        }
+        if self.is_booted(!slot) && self.trial_boot() {
+            return Err(refused(format!(
+                "the trial of slot {} is running; mark it good or bad first",
+                !slot
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn refused(reason: String) -> Error {
+    Error::Refused { reason }
+}
+
+fn rejected(reason: String) -> Error {
+    Error::Rejected { reason }
+}

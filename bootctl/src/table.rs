@@ -1,0 +1,197 @@
+//! The slot table: which partitions the slots are, and which one runs.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+use crate::proof::InactiveSlot;
+use crate::slot::{DeviceNumber, SlotName, SlotSettings};
+use crate::system::System;
+
+/// A partition, as sysfs and the partition table describe it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Partition {
+    /// The kernel's name, such as `nvme0n1p3`.
+    pub kernel_name: String,
+    /// The device node, such as `/dev/nvme0n1p3`.
+    pub node: PathBuf,
+    /// The device number, its identity.
+    pub number: DeviceNumber,
+    /// The kernel's name of the whole disk, such as `nvme0n1`.
+    pub disk: String,
+    /// The partition's number in the table, from 1.
+    pub index: u32,
+    /// First byte on the disk.
+    pub start: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Logical block size of the disk in bytes.
+    pub logical_block: u32,
+    /// The name in the partition table; empty where it has none.
+    pub label: String,
+    /// The partition's UUID.
+    pub uuid: Option<Uuid>,
+    /// The partition type's UUID.
+    pub type_uuid: Option<Uuid>,
+    /// Whether the kernel has it set read-only.
+    pub read_only: bool,
+}
+
+/// Which slot this boot runs from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Booted {
+    /// This one.
+    Slot(SlotName),
+    /// Neither: a rescue system, a live medium.
+    Neither,
+}
+
+impl Booted {
+    /// The slot, if one is booted.
+    #[must_use]
+    pub fn slot(self) -> Option<SlotName> {
+        match self {
+            Self::Slot(slot) => Some(slot),
+            Self::Neither => None,
+        }
+    }
+}
+
+impl fmt::Display for Booted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Slot(slot) => write!(f, "{slot}"),
+            Self::Neither => f.write_str("neither"),
+        }
+    }
+}
+
+/// One witness of which slot is booted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Witness {
+    /// Where this was read: `/proc/self/mountinfo`, an EFI variable, the command line.
+    pub source: String,
+    /// What stood there.
+    pub found: String,
+    /// What it says; `None` where it speaks of no slot.
+    pub says: Option<Booted>,
+}
+
+/// All that was asked which slot is booted.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Evidence(pub Vec<Witness>);
+
+impl fmt::Display for Evidence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for witness in &self.0 {
+            let says = match witness.says {
+                Some(Booted::Slot(slot)) => format!("slot {slot}"),
+                Some(Booted::Neither) => "neither slot".to_owned(),
+                None => "nothing".to_owned(),
+            };
+            write!(
+                f,
+                "{separator}{} says {says} ({})",
+                witness.source, witness.found
+            )?;
+            separator = "; ";
+        }
+        Ok(())
+    }
+}
+
+/// Both slots, and which one is booted.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SlotTable {
+    /// Slot A.
+    pub a: Partition,
+    /// Slot B.
+    pub b: Partition,
+    /// The slot that this boot runs from.
+    pub booted: Booted,
+    /// How that is known.
+    pub evidence: Evidence,
+    /// Every device that the running root stands on.
+    #[serde(skip)]
+    root_devices: BTreeSet<DeviceNumber>,
+    /// The slot that all witnesses named, out of reach of whoever holds the table.
+    #[serde(skip)]
+    proven_booted: Booted,
+    /// Whether device nodes may be regular files (a fixture tree).
+    #[serde(skip)]
+    fixture: bool,
+}
+
+impl SlotTable {
+    /// Finds both slots and the booted one.
+    ///
+    /// `loader_evidence` is the word of a boot loader backend that knows more than the EFI
+    /// variables of systemd-boot, which are always asked.
+    ///
+    /// # Errors
+    /// When the slots cannot be told without doubt, are one device, or witnesses disagree.
+    pub fn discover(
+        system: &System,
+        settings: &SlotSettings,
+        loader_evidence: Option<Witness>,
+    ) -> Result<Self> {
+        let found = crate::discovery::find_slots(system, settings)?;
+        let (booted, evidence) = crate::evidence::weigh(system, &found, loader_evidence)?;
+        Ok(Self {
+            a: found.a,
+            b: found.b,
+            booted,
+            evidence,
+            root_devices: found.root.devices,
+            proven_booted: booted,
+            fixture: system.is_fixture(),
+        })
+    }
+
+    /// One slot's partition.
+    #[must_use]
+    pub fn get(&self, slot: SlotName) -> &Partition {
+        match slot {
+            SlotName::A => &self.a,
+            SlotName::B => &self.b,
+        }
+    }
+
+    /// The proof that a slot is not the running one, by device number and by every witness. The
+    /// only way to a writer.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for the booted slot, for a device that the running root stands on, and
+    /// where both slots are one device.
+    pub fn inactive(&self, slot: SlotName) -> Result<InactiveSlot> {
+        let partition = self.get(slot);
+        if self.proven_booted == Booted::Slot(slot) || self.booted == Booted::Slot(slot) {
+            return Err(Error::Refused {
+                reason: format!("slot {slot} is booted"),
+            });
+        }
+        if self.root_devices.contains(&partition.number) {
+            return Err(Error::Refused {
+                reason: format!(
+                    "the running root stands on {} ({}), which is slot {slot}",
+                    partition.kernel_name, partition.number
+                ),
+            });
+        }
+        if self.a.number == self.b.number {
+            return Err(Error::Refused {
+                reason: format!("both slots are the same device, {}", self.a.number),
+            });
+        }
+        Ok(InactiveSlot::new(slot, partition.clone(), self.fixture))
+    }
+}
