@@ -1,0 +1,102 @@
+//! The recipe: what the reference system consists of, read from files (see `image/recipe/README.md`).
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+
+/// The recipe beside this program's sources.
+pub(crate) const DEFAULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/recipe");
+
+/// A recipe as read from its folder.
+#[derive(Debug)]
+pub(crate) struct Recipe {
+    /// The Debian release.
+    pub(crate) suite: String,
+    /// Packages installed beyond the minimal base.
+    pub(crate) packages: Vec<String>,
+    /// Paths that dpkg never unpacks.
+    pub(crate) path_excludes: Vec<String>,
+    /// Paths removed from the tree, with `*` in the last component.
+    pub(crate) remove: Vec<String>,
+    /// Empty folders of the tree.
+    pub(crate) folders: Vec<String>,
+    /// Empty folders of the data partition.
+    pub(crate) data_folders: Vec<String>,
+    /// Files and links laid over the tree.
+    pub(crate) overlay: PathBuf,
+}
+
+impl Recipe {
+    /// Reads the recipe in `folder`.
+    pub(crate) fn load(folder: &Path) -> Result<Self> {
+        let suite = lines(&folder.join("suite"))?;
+        let [suite] = suite.as_slice() else {
+            bail!("{}/suite does not hold one line", folder.display());
+        };
+        Ok(Self {
+            suite: suite.clone(),
+            packages: lines(&folder.join("packages"))?,
+            path_excludes: lines(&folder.join("path-excludes"))?,
+            remove: lines(&folder.join("remove"))?,
+            folders: lines(&folder.join("folders"))?,
+            data_folders: lines(&folder.join("data-folders"))?,
+            overlay: folder.join("overlay"),
+        })
+    }
+
+    /// A short digest of all that decides what mmdebstrap makes. The overlay is not part of it: it is laid over later.
+    pub(crate) fn rootfs_key(&self) -> String {
+        let mut hasher = Sha256::new();
+        hasher.update(format!(
+            "{:?}",
+            (&self.suite, &self.packages, &self.path_excludes)
+        ));
+        let digest = hasher.finalize();
+        digest
+            .iter()
+            .take(8)
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    }
+}
+
+/// The lines of a file without comments and blanks.
+fn lines(path: &Path) -> Result<Vec<String>> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    Ok(text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(str::to_owned)
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{DEFAULT, Recipe};
+
+    #[test]
+    fn the_recipe_in_the_repository_can_be_read() {
+        let recipe = Recipe::load(Path::new(DEFAULT)).unwrap();
+        assert!(
+            recipe
+                .packages
+                .iter()
+                .any(|package| package == "systemd-boot")
+        );
+        assert!(recipe.folders.contains(&"/efi".to_owned()));
+        assert_eq!(recipe.rootfs_key().len(), 16);
+    }
+
+    #[test]
+    fn another_package_makes_another_root_filesystem() {
+        let mut recipe = Recipe::load(Path::new(DEFAULT)).unwrap();
+        let before = recipe.rootfs_key();
+        recipe.packages.push("tree".to_owned());
+        assert_ne!(recipe.rootfs_key(), before);
+    }
+}

@@ -1,0 +1,161 @@
+//! A slot image: a tree made bootable, as an ext4 filesystem, published as it is or compressed.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::catalog::{self, Entry};
+use crate::ext4::{self, Journal};
+use crate::recipe::Recipe;
+use crate::size::Size;
+use crate::slotd::{self, Installation};
+use crate::tree::Tree;
+
+/// Fast enough to make an image in a few seconds; the highest levels take minutes for a few percent.
+const ZSTD_LEVEL: i32 = 3;
+
+/// What to make a slot image of.
+#[derive(Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) recipe: &'a Recipe,
+    pub(crate) rootfs: &'a Path,
+    pub(crate) overlays: &'a [std::path::PathBuf],
+    pub(crate) slotd: Option<&'a Installation>,
+    pub(crate) version: &'a str,
+    pub(crate) size: Size,
+    pub(crate) output: &'a Path,
+    pub(crate) url: Option<&'a str>,
+}
+
+/// Makes the image and returns its catalog entry.
+pub(crate) fn make(request: &Request<'_>) -> Result<Entry> {
+    let workplace = workplace(request.output)?;
+    // Beside a rootfs folder, where hard links can be made, when that can be written to.
+    let tree = match request.rootfs.parent().filter(|_| request.rootfs.is_dir()) {
+        Some(beside) => Tree::from_rootfs(request.rootfs, beside)
+            .or_else(|_| Tree::from_rootfs(request.rootfs, &workplace))?,
+        None => Tree::from_rootfs(request.rootfs, &workplace)?,
+    };
+    for folder in &request.recipe.folders {
+        tree.folder(folder)?;
+    }
+    tree.lay_over(&request.recipe.overlay)?;
+    if let Some(installation) = request.slotd {
+        slotd::install(&tree, installation)?;
+    }
+    for overlay in request.overlays {
+        tree.lay_over(overlay)?;
+    }
+    for pattern in &request.recipe.remove {
+        tree.remove(pattern)?;
+    }
+    stamp(&tree, request.version)?;
+
+    let raw = tempfile::Builder::new()
+        .prefix(".slotd-image-")
+        .tempfile_in(&workplace)
+        .with_context(|| format!("making a file in {}", workplace.display()))?;
+    ext4::make(
+        tree.root(),
+        raw.path(),
+        request.size,
+        "slot",
+        Journal::Without,
+    )?;
+    drop(tree);
+    publish(raw, request.output)?;
+
+    let mut entry = catalog::describe(request.output)?;
+    if let Some(url) = request.url {
+        entry.url = url.to_owned();
+    }
+    Ok(entry)
+}
+
+/// The folder that the output goes to, made if need be.
+fn workplace(output: &Path) -> Result<std::path::PathBuf> {
+    let folder = match output.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
+    Ok(folder.to_owned())
+}
+
+/// Writes the image's version into its os-release.
+fn stamp(tree: &Tree, version: &str) -> Result<()> {
+    const PATH: &str = "/usr/lib/os-release";
+    let path = tree.path(PATH);
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    tree.write(PATH, with_version(&text, version).as_bytes())
+}
+
+/// An os-release with this IMAGE_VERSION and no other.
+fn with_version(os_release: &str, version: &str) -> String {
+    let mut text = String::new();
+    for line in os_release.lines() {
+        if !line.starts_with("IMAGE_VERSION=") && !line.starts_with("IMAGE_ID=") {
+            let _ = writeln!(text, "{line}");
+        }
+    }
+    let _ = writeln!(
+        text,
+        "IMAGE_ID=slotd-reference\nIMAGE_VERSION=\"{version}\""
+    );
+    text
+}
+
+/// Moves the raw image to its place, or its compressed form when the place ends in `.zst`. The file appears whole or not at all.
+fn publish(raw: tempfile::NamedTempFile, output: &Path) -> Result<()> {
+    let context = || format!("writing {}", output.display());
+    if output
+        .extension()
+        .is_none_or(|extension| extension != "zst")
+    {
+        raw.persist(output).with_context(context)?;
+        return Ok(());
+    }
+    let folder = output
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
+    let compressed = tempfile::Builder::new()
+        .prefix(".slotd-image-")
+        .tempfile_in(folder.unwrap_or(Path::new(".")))
+        .with_context(context)?;
+    let source = File::open(raw.path()).with_context(context)?;
+    let mut encoder =
+        zstd::stream::write::Encoder::new(BufWriter::new(compressed.as_file()), ZSTD_LEVEL)
+            .with_context(context)?;
+    // A flipped bit is found by the decoder already, and readers learn the size before the first block.
+    encoder.include_checksum(true).with_context(context)?;
+    encoder
+        .set_pledged_src_size(Some(source.metadata().with_context(context)?.len()))
+        .with_context(context)?;
+    io::copy(&mut BufReader::with_capacity(1 << 20, source), &mut encoder).with_context(context)?;
+    encoder
+        .finish()
+        .and_then(|mut writer| writer.flush())
+        .with_context(context)?;
+    let file = compressed.persist(output).with_context(context)?;
+    // Temporary files are private; an image is to be served.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    file.set_permissions(mode).with_context(context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_version;
+
+    #[test]
+    fn the_version_is_stamped_once() {
+        let once = with_version("ID=debian\nIMAGE_VERSION=v1\n", "v2");
+        assert_eq!(
+            once,
+            "ID=debian\nIMAGE_ID=slotd-reference\nIMAGE_VERSION=\"v2\"\n"
+        );
+        assert_eq!(with_version(&once, "v2"), once);
+    }
+}
