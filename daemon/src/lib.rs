@@ -1,1 +1,7 @@
 //! The daemon on the host: adapters and the service.
+//!
+//! What a node does is decided by `slotd-engine`; this crate gives the engine hands (the agent), a voice
+//! (D-Bus, the command line) and its settings.
+
+pub mod cli;
+pub mod error;

@@ -1,2 +1,5 @@
 //! The `slotd` program.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    slotd::cli::run()
+}

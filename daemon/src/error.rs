@@ -1,0 +1,92 @@
+//! Kinds of failure, one vocabulary for the daemon, its D-Bus errors and the exit codes.
+
+use std::fmt;
+
+/// What a failure means for whoever asked, independent of the part that failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// Temporary: the same request may succeed later.
+    Retry,
+    /// The input or the request is refused; asking again the same way gives the same answer.
+    Reject,
+    /// Refused to protect the node.
+    Unsafe,
+    /// The configuration has to change first.
+    Configuration,
+    /// Something runs already; it has to end first.
+    Busy,
+    /// The daemon does not answer.
+    NotRunning,
+    /// A fault of slotd itself.
+    Bug,
+}
+
+impl ErrorKind {
+    /// The kind's name as it stands in D-Bus error names and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Retry => "Retry",
+            Self::Reject => "Reject",
+            Self::Unsafe => "Unsafe",
+            Self::Configuration => "Configuration",
+            Self::Busy => "Busy",
+            Self::NotRunning => "NotRunning",
+            Self::Bug => "Bug",
+        }
+    }
+
+    /// The kind with that name, see [`ErrorKind::name`].
+    pub fn from_name(name: &str) -> Option<Self> {
+        [
+            Self::Retry,
+            Self::Reject,
+            Self::Unsafe,
+            Self::Configuration,
+            Self::Busy,
+            Self::NotRunning,
+            Self::Bug,
+        ]
+        .into_iter()
+        .find(|kind| kind.name() == name)
+    }
+
+    /// The process exit code that stands for this kind, the same in all programs of the project.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Bug => 1,
+            Self::Configuration => 3,
+            Self::Reject => 4,
+            Self::Unsafe => 5,
+            Self::Retry => 6,
+            Self::Busy => 7,
+            Self::NotRunning => 8,
+        }
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ErrorKind;
+
+    #[test]
+    fn every_name_leads_back_to_its_kind() {
+        for kind in [
+            ErrorKind::Retry,
+            ErrorKind::Reject,
+            ErrorKind::Unsafe,
+            ErrorKind::Configuration,
+            ErrorKind::Busy,
+            ErrorKind::NotRunning,
+            ErrorKind::Bug,
+        ] {
+            assert_eq!(ErrorKind::from_name(kind.name()), Some(kind));
+        }
+        assert_eq!(ErrorKind::from_name("Nonsense"), None);
+    }
+}
