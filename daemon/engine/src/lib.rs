@@ -1,1 +1,31 @@
 //! The node's upgrade as a pure state machine: no I/O, no clock, no async.
+//!
+//! The engine is driven, it does not drive: [`next`] takes the durable [`Record`], an [`Observation`]
+//! of the world and the [`Outcome`] of the last command, and answers with the record to keep and the
+//! one [`Command`] to run. The driver writes the record durably before it runs the command whenever
+//! the record changed. Every command is idempotent, so that a crash at any point is answered by
+//! calling [`next`] again with no outcome: the world outranks the record.
+//!
+//! All transitions are rows of one table ([`table::TABLE`]); [`diagram`] prints it.
+
+mod admit;
+mod answer;
+mod envelope;
+mod follow;
+mod next;
+mod read;
+mod record;
+pub mod table;
+mod world;
+
+pub use admit::{Refusal, admit};
+pub use envelope::{DecodeError, MIN_READER, VERSION, decode, encode};
+pub use next::{Command, Outcome, Step, next};
+pub use record::{
+    Ended, Ending, ErrorKind, Failure, Image, ImageRequest, Kind, Record, RefusedImage, Result,
+    Upgrade,
+};
+pub use table::{Event, Phase, Point, diagram};
+pub use world::{
+    Digest, Limits, Observation, ProvenSlot, Request, Slot, SlotState, StagedSlot, Verdict,
+};
