@@ -1,0 +1,169 @@
+//! The boot generator, run as PID 1 would run it, on made-up roots.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const SCRIPT: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../systemd/usr/lib/systemd/system-generators/slotd-boot-generator"
+);
+const COUNT: &str =
+    "sys/firmware/efi/efivars/LoaderBootCountPath-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
+
+/// A root directory as the generator sees it.
+struct Machine {
+    dir: tempfile::TempDir,
+}
+
+impl Machine {
+    fn new(cmdline: &str) -> Self {
+        let machine = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        machine.put("proc/cmdline", format!("{cmdline}\n").as_bytes());
+        machine
+    }
+
+    /// What systemd-boot leaves for a counted entry: 4 attribute bytes, UTF-16LE, NUL.
+    fn counted(self, entry: &str) -> Self {
+        let mut bytes = vec![6, 0, 0, 0];
+        for unit in format!("\\loader\\entries\\{entry}\0").encode_utf16() {
+            bytes.extend_from_slice(&unit.to_le_bytes());
+        }
+        self.put(COUNT, &bytes);
+        self
+    }
+
+    fn put(&self, path: &str, bytes: &[u8]) {
+        let path = self.dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+
+    fn run(&self) -> PathBuf {
+        let normal = self.dir.path().join("normal");
+        let status = Command::new("sh")
+            .arg(SCRIPT)
+            .arg(&normal)
+            .arg(self.dir.path().join("early"))
+            .arg(self.dir.path().join("late"))
+            .arg(self.dir.path())
+            .status()
+            .unwrap();
+        assert!(status.success(), "{status}");
+        normal
+    }
+}
+
+/// All files and links below `dir`, relative, sorted.
+fn tree(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![dir.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.is_symlink() {
+                folders.push(path);
+            } else {
+                found.push(path.strip_prefix(dir).unwrap().display().to_string());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn bounded(dir: &Path) -> bool {
+    dir.join("boot-complete.target.d/90-slotd-trial.conf")
+        .exists()
+}
+
+#[test]
+fn a_trial_boot_is_bounded_in_every_way_out() {
+    let machine = Machine::new("ro panic=10 slotd.slot=b slotd.trial_deadline=240 quiet")
+        .counted("slotd-b+2-1.conf");
+    let dir = machine.run();
+    assert_eq!(
+        tree(&dir),
+        [
+            "basic.target.wants/slotd-confirm.service",
+            "boot-complete.target.d/90-slotd-trial.conf",
+            "emergency.service.d/90-slotd-trial.conf",
+            "rescue.service.d/90-slotd-trial.conf",
+            "slotd-confirm.service.d/90-slotd-trial.conf",
+            "slotd-health.service.d/90-slotd-trial.conf",
+            "slotd.service.d/90-slotd-trial.conf",
+        ]
+    );
+    let read =
+        |unit: &str| fs::read_to_string(dir.join(format!("{unit}.d/90-slotd-trial.conf"))).unwrap();
+    let target = read("boot-complete.target");
+    assert!(target.contains("JobTimeoutSec=300\n"), "{target}");
+    assert!(
+        target.contains("JobTimeoutAction=reboot-force\n"),
+        "{target}"
+    );
+    for unit in [
+        "slotd.service",
+        "slotd-health.service",
+        "slotd-confirm.service",
+        "emergency.service",
+        "rescue.service",
+    ] {
+        assert!(
+            read(unit).contains("FailureAction=reboot-force\n"),
+            "{unit}"
+        );
+    }
+    assert!(read("emergency.service").contains("SuccessAction=reboot-force\n"));
+}
+
+#[test]
+fn a_boot_that_the_loader_did_not_count_is_left_alone() {
+    let machine = Machine::new("ro slotd.slot=a slotd.trial_deadline=240");
+    assert_eq!(tree(&machine.run()), Vec::<String>::new());
+}
+
+#[test]
+fn a_reload_after_the_confirmation_takes_the_bounds_away() {
+    let machine = Machine::new("ro slotd.slot=b").counted("slotd-b+2-1.conf");
+    machine.put("run/slotd/proven", b"");
+    assert_eq!(tree(&machine.run()), Vec::<String>::new());
+}
+
+#[test]
+fn the_initrd_is_left_alone() {
+    let machine = Machine::new("ro").counted("slotd-b+2-1.conf");
+    machine.put("etc/initrd-release", b"");
+    assert_eq!(tree(&machine.run()), Vec::<String>::new());
+}
+
+#[test]
+fn the_last_try_is_a_trial_but_a_spent_entry_is_a_last_resort() {
+    let boot = |entry: &str, tries: &str| {
+        let machine = Machine::new(&format!("ro slotd.tries={tries} quiet")).counted(entry);
+        bounded(&machine.run())
+    };
+    assert!(boot("slotd-b+0-3.conf", "3"), "third of three");
+    assert!(!boot("slotd-b+0-4.conf", "3"), "fourth of three");
+    assert!(boot("slotd-b+0-4.conf", "5"), "the tries are the entry's");
+    assert!(boot("slotd-b+1-4.conf", "3"), "the loader's count decides");
+    assert!(boot("slotd-b+0-4.conf", "x"), "in doubt a trial");
+}
+
+#[test]
+fn a_deadline_that_is_no_number_falls_back_to_ten_minutes() {
+    for cmdline in [
+        "",
+        "slotd.trial_deadline=",
+        "slotd.trial_deadline=1$(reboot)",
+        "* ?",
+    ] {
+        let machine = Machine::new(cmdline).counted("slotd-b+2-1.conf");
+        let dir = machine.run();
+        let text =
+            fs::read_to_string(dir.join("boot-complete.target.d/90-slotd-trial.conf")).unwrap();
+        assert!(text.contains("JobTimeoutSec=660\n"), "{cmdline}: {text}");
+    }
+}

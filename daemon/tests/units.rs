@@ -1,0 +1,96 @@
+//! The units as they are installed, judged by systemd's own tool.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../systemd");
+const UNITS: [&str; 4] = [
+    "slotd.service",
+    "slotd-health.service",
+    "slotd-confirm.service",
+    "slotd-trial-failed.service",
+];
+
+/// A root with this machine's own units and ours laid over them, and something executable where ours expect it.
+fn installed() -> tempfile::TempDir {
+    let root = tempfile::tempdir().unwrap();
+    copy(
+        Path::new("/usr/lib/systemd/system"),
+        &root.path().join("usr/lib/systemd/system"),
+    );
+    copy(Path::new(TREE), root.path());
+    for program in ["usr/bin/slotd", "bin/true"] {
+        let path = root.path().join(program);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "#!/bin/sh\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    root
+}
+
+fn copy(from: &Path, to: &Path) {
+    let status = Command::new("sh")
+        .args(["-c", "mkdir -p \"$2\" && cp -R \"$1/.\" \"$2/\"", "sh"])
+        .args([from, to])
+        .status()
+        .unwrap();
+    assert!(status.success(), "copying {}", from.display());
+}
+
+#[test]
+fn systemd_finds_no_fault_in_the_units() {
+    let root = installed();
+    let out = Command::new("systemd-analyze")
+        .arg("verify")
+        .arg("--man=no")
+        .arg(format!("--root={}", root.path().display()))
+        .args(UNITS)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    let about_us: Vec<&str> = said.lines().filter(|line| line.contains("slotd")).collect();
+    assert!(about_us.is_empty(), "{said}");
+    assert!(out.status.success(), "{said}");
+}
+
+#[test]
+fn the_agent_is_exposed_to_at_most_four() {
+    let root = installed();
+    let out = Command::new("systemd-analyze")
+        .args(["security", "--offline=true", "--threshold=40", "--no-pager"])
+        .arg(format!("--root={}", root.path().display()))
+        .arg("slotd.service")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    assert!(
+        out.status.success() && said.contains("Overall exposure level"),
+        "{said}"
+    );
+}
+
+#[test]
+fn presets_enable_units_that_can_be_enabled() {
+    let preset = fs::read_to_string(format!(
+        "{TREE}/usr/lib/systemd/system-preset/90-slotd.preset"
+    ))
+    .unwrap();
+    let enabled: Vec<&str> = preset
+        .lines()
+        .filter_map(|line| line.strip_prefix("enable "))
+        .collect();
+    assert_eq!(
+        enabled,
+        [
+            "slotd.service",
+            "slotd-health.service",
+            "slotd-confirm.service"
+        ]
+    );
+    for unit in enabled {
+        let text = fs::read_to_string(format!("{TREE}/usr/lib/systemd/system/{unit}")).unwrap();
+        assert!(text.contains("[Install]\n"), "{unit}");
+    }
+}
