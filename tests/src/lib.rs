@@ -1,1 +1,14 @@
-//! The lab: virtual machines, loop disks and image servers with faults.
+//! The lab: virtual machines, loop disks, image servers with faults, the scenarios that run on them, and the benchmarks.
+
+pub mod artifacts;
+pub mod esp;
+pub mod images;
+pub mod lab;
+pub mod loopdisk;
+pub mod process;
+pub mod runner;
+pub mod scenarios;
+pub mod server;
+pub mod setup;
+pub mod vm;
+pub mod workspace;

@@ -1,2 +1,251 @@
-//! The `lab` program.
-fn main() {}
+//! The `lab` program: demo, tests, proofs, benchmarks, and a machine to look at.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use slotd_tests::lab::Lab;
+use slotd_tests::runner::{self, Outcome, Set, Test, Tier};
+use slotd_tests::{scenarios, setup, workspace};
+
+/// slotd's lab: everything it does, on machines that may break.
+#[derive(Debug, Parser)]
+#[command(name = "lab")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the workspace's tests and the scenarios, fast ones first
+    Test(TestArguments),
+    /// Run everything, also what takes too long for each change
+    Prove(TestArguments),
+    /// Boot the reference disk and leave it running until Ctrl-C
+    Vm,
+    /// Connect the terminal to a running machine's console; Ctrl-] leaves
+    Console {
+        /// The machine's folder, as `lab vm` and `lab demo --keep` print it
+        folder: PathBuf,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct TestArguments {
+    /// Only tests whose name contains this
+    #[arg(long)]
+    only: Option<String>,
+    /// Print the names of the tests instead of running them
+    #[arg(long)]
+    list: bool,
+    /// Write a report as JSON
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Machines that run at a time
+    #[arg(long, default_value_t = 2)]
+    parallel: usize,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("lab: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<bool> {
+    match cli.command {
+        Command::Test(arguments) => test(&arguments, Set::Test),
+        Command::Prove(arguments) => test(&arguments, Set::Prove),
+        Command::Vm => machine().map(|()| true),
+        Command::Console { folder } => console(&folder).map(|()| true),
+    }
+}
+
+/// Where logs and machines lie.
+fn lab_folder() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("finding this program")?;
+    let target = program
+        .ancestors()
+        .nth(2)
+        .context("this program lies in no target folder")?;
+    Ok(target.join("lab/runs"))
+}
+
+fn test(arguments: &TestArguments, set: Set) -> Result<bool> {
+    let wanted = |test: &Test| {
+        arguments
+            .only
+            .as_ref()
+            .is_none_or(|pattern| test.name.contains(pattern.as_str()))
+    };
+    let (tests, only_proved): (Vec<Test>, Vec<Test>) = scenarios::all()
+        .into_iter()
+        .filter(wanted)
+        .partition(|test| set == Set::Prove || test.set == Set::Test);
+    let workspace_too = wants_workspace(arguments.only.as_deref(), &tests);
+    if arguments.list {
+        if workspace_too {
+            for name in workspace::list()? {
+                if arguments
+                    .only
+                    .as_ref()
+                    .is_none_or(|pattern| name.contains(pattern.as_str()))
+                {
+                    println!("{name}");
+                }
+            }
+        }
+        for test in &tests {
+            println!("{}", test.name);
+        }
+        for test in &only_proved {
+            println!("{} (lab prove)", test.name);
+        }
+        return Ok(true);
+    }
+    setup::ensure_packages()?;
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    if workspace_too {
+        let filter = arguments
+            .only
+            .as_deref()
+            .map(|only| only.trim_start_matches("workspace/"));
+        outcomes.extend(workspace::run(filter)?);
+    }
+    // Two machines of one processor do more in the same time than one of two; a single one is faster with both.
+    let machines = tests
+        .iter()
+        .filter(|test| test.tier == Tier::Machine)
+        .count();
+    let parallel = arguments.parallel.min(machines.max(1));
+    let processors = if parallel > 1 { 1 } else { 2 };
+    let lab = Lab::new(&lab_folder()?, processors)?;
+    outcomes.extend(runner::run(&lab, &tests, parallel));
+    if let Some(path) = &arguments.report {
+        runner::write_report(&outcomes, path)?;
+    }
+    if !only_proved.is_empty() {
+        println!("\nonly with `lab prove`:");
+        for test in &only_proved {
+            println!("  {}", test.name);
+        }
+    }
+    Ok(runner::summarise(&outcomes))
+}
+
+/// A pattern that names a scenario need not compile the workspace's tests.
+fn wants_workspace(only: Option<&str>, tests: &[Test]) -> bool {
+    match only {
+        None => true,
+        Some(pattern) => {
+            let of_a_tier = ["vm/", "loop/", "http/"]
+                .iter()
+                .any(|tier| pattern.starts_with(tier));
+            tests.is_empty() && !of_a_tier
+        }
+    }
+}
+
+fn machine() -> Result<()> {
+    setup::ensure_packages()?;
+    let lab = Lab::new(&lab_folder()?, 2)?.for_test("vm")?;
+    let mut machine = lab.machine("machine")?;
+    machine.power_on()?;
+    let boot = machine.wait_for_boot()?;
+    println!(
+        "slot {} runs {} after {:.1} s",
+        boot.slot,
+        boot.version,
+        boot.elapsed.as_secs_f64()
+    );
+    machine.run("systemctl start lab-login.service")?;
+    println!(
+        "log in from another terminal:\n  cargo lab console {}",
+        machine.folder().display()
+    );
+    println!("Ctrl-C ends the machine");
+    loop {
+        std::thread::park();
+    }
+}
+
+fn console(folder: &Path) -> Result<()> {
+    let path = folder.join("login.socket");
+    let mut stream = UnixStream::connect(&path)
+        .with_context(|| format!("connecting to {} (is the machine running?)", path.display()))?;
+    let mut output = stream.try_clone().context("the console's connection")?;
+    let raw = RawTerminal::enter()?;
+    eprint!("connected; Ctrl-] leaves\r\n");
+    stream.write_all(b"\n").context("writing to the console")?;
+    let reader = std::thread::spawn(move || {
+        let mut stdout = std::io::stdout();
+        let mut buffer = [0; 4096];
+        while let Ok(count) = output.read(&mut buffer) {
+            if count == 0
+                || stdout
+                    .write_all(&buffer[..count])
+                    .and_then(|()| stdout.flush())
+                    .is_err()
+            {
+                break;
+            }
+        }
+    });
+    let mut stdin = std::io::stdin();
+    let mut key = [0; 64];
+    while !reader.is_finished() {
+        let count = stdin.read(&mut key).context("reading the keyboard")?;
+        if count == 0 || key[..count].contains(&0x1d) {
+            break;
+        }
+        if stream.write_all(&key[..count]).is_err() {
+            break;
+        }
+    }
+    drop(raw);
+    println!();
+    Ok(())
+}
+
+/// The terminal in raw mode, put back when this goes.
+struct RawTerminal {
+    before: String,
+}
+
+impl RawTerminal {
+    fn enter() -> Result<Self> {
+        let before = stty(&["-g"])?;
+        stty(&["raw", "-echo"])?;
+        Ok(Self {
+            before: before.trim().to_owned(),
+        })
+    }
+}
+
+impl Drop for RawTerminal {
+    fn drop(&mut self) {
+        // The shell's `reset` is what is left when this fails.
+        let _ = stty(&[&self.before]);
+    }
+}
+
+fn stty(arguments: &[&str]) -> Result<String> {
+    let output = std::process::Command::new("stty")
+        .args(arguments)
+        .stdin(std::process::Stdio::inherit())
+        .output()
+        .context("starting stty")?;
+    if !output.status.success() {
+        bail!("standard input is no terminal");
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}

@@ -1,0 +1,340 @@
+//! What scenarios start from: slotd's programs, the reference root filesystem, slot images and disks. Made once and kept in
+//! the target folder until something that goes into them changes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use sha2::{Digest, Sha256};
+
+use crate::images::Variant;
+use crate::process;
+
+/// The repository that this program was built from.
+pub fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+}
+
+/// A slot image and its catalog entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// The published file.
+    pub path: PathBuf,
+    /// `sha256:…` of the published file.
+    pub checksum: String,
+    /// `sha256:…` of the expanded image.
+    pub expanded_checksum: String,
+    /// Size of the expanded image in bytes.
+    pub size: u64,
+    /// IMAGE_VERSION.
+    pub version: String,
+}
+
+/// Everything that is built, and where.
+#[derive(Debug)]
+pub struct Artifacts {
+    binaries: PathBuf,
+    folder: PathBuf,
+    key: String,
+    rootfs: PathBuf,
+    /// One at a time: two scenarios may want the same image.
+    images: Mutex<BTreeMap<String, Image>>,
+}
+
+impl Artifacts {
+    /// Builds the programs and the root filesystem.
+    pub fn build() -> Result<Self> {
+        let target = target_folder()?;
+        let began = Instant::now();
+        eprintln!("lab: building slotd (release)");
+        process::inherit(&cargo(), |command| {
+            command
+                .current_dir(repository())
+                .args(["build", "--release", "--quiet", "--locked"])
+                .args([
+                    "--package",
+                    "slotd",
+                    "--package",
+                    "slotd-bootctl",
+                    "--package",
+                    "slotd-image",
+                ])
+                .arg("--target-dir")
+                .arg(&target)
+        })?;
+        eprintln!("lab: built in {:.0} s", began.elapsed().as_secs_f64());
+        let binaries = target.join("release");
+        let rootfs = process::output_with_errors(&binaries.join("slotd-mkimage"), |command| {
+            command
+                .arg("rootfs")
+                .arg("--recipe")
+                .arg(repository().join("image/recipe"))
+        })?;
+        let rootfs = PathBuf::from(rootfs.trim());
+        let key = key(&binaries, &rootfs)?;
+        let folder = target.join("lab").join(&key);
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+        forget_others(&target.join("lab"), &key);
+        Ok(Self {
+            binaries,
+            folder,
+            key,
+            rootfs,
+            images: Mutex::new(BTreeMap::new()),
+        })
+    }
+
+    /// A program that was built.
+    pub fn binary(&self, name: &str) -> PathBuf {
+        self.binaries.join(name)
+    }
+
+    /// The folder of what is kept.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A digest of all that went into the images.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// The root filesystem as a folder, of which images take hard links.
+    fn rootfs_tree(&self) -> Result<PathBuf> {
+        let tree = self.folder.join("rootfs");
+        if tree.exists() {
+            return Ok(tree);
+        }
+        let partial = self.folder.join("rootfs.partial");
+        if partial.exists() {
+            fs::remove_dir_all(&partial)
+                .with_context(|| format!("removing {}", partial.display()))?;
+        }
+        fs::create_dir(&partial).with_context(|| format!("creating {}", partial.display()))?;
+        process::run("tar", |command| {
+            command
+                .args([
+                    "--extract",
+                    "--numeric-owner",
+                    "--preserve-permissions",
+                    "--exclude=./dev/*",
+                ])
+                .arg("--file")
+                .arg(&self.rootfs)
+                .arg("--directory")
+                .arg(&partial)
+        })?;
+        fs::rename(&partial, &tree).with_context(|| format!("creating {}", tree.display()))?;
+        Ok(tree)
+    }
+
+    /// A slot image of this variant.
+    pub fn image(&self, variant: &Variant) -> Result<Image> {
+        let mut images = self
+            .images
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(image) = images.get(variant.name()) {
+            return Ok(image.clone());
+        }
+        let path = self.folder.join(format!("{}.ext4.zst", variant.name()));
+        let entry_path = self.folder.join(format!("{}.yaml", variant.name()));
+        if !(path.exists() && entry_path.exists()) {
+            let overlay = tempfile::tempdir().context("making a temporary folder")?;
+            variant.write_overlay(overlay.path())?;
+            // A user other than root unpacks as root of a user namespace, inside slotd-mkimage.
+            let rootfs = if nix::unistd::geteuid().is_root() {
+                self.rootfs_tree()?
+            } else {
+                self.rootfs.clone()
+            };
+            let entry = process::output_with_errors(&self.binary("slotd-mkimage"), |command| {
+                command
+                    .arg("slot")
+                    .arg("--recipe")
+                    .arg(repository().join("image/recipe"))
+                    .arg("--rootfs")
+                    .arg(rootfs)
+                    .arg("--install-slotd")
+                    .arg(&self.binaries)
+                    .arg("--units")
+                    .arg(repository().join("systemd"))
+                    .arg("--overlay")
+                    .arg(repository().join("tests/guest"))
+                    .arg("--overlay")
+                    .arg(overlay.path())
+                    .args(["--version", variant.version(), "--output"])
+                    .arg(&path)
+            })?;
+            fs::write(&entry_path, entry)
+                .with_context(|| format!("writing {}", entry_path.display()))?;
+        }
+        let entry = fs::read_to_string(&entry_path)
+            .with_context(|| format!("reading {}", entry_path.display()))?;
+        let image = parse_entry(&entry, &path)
+            .with_context(|| format!("{} is no catalog entry", entry_path.display()))?;
+        ensure!(
+            image.version == variant.version(),
+            "{} has another version",
+            path.display()
+        );
+        images.insert(variant.name().to_owned(), image.clone());
+        Ok(image)
+    }
+
+    /// A disk whose slot A holds this variant and whose data partition holds this configuration of slotd.
+    pub fn disk(&self, variant: &Variant, configuration: &str) -> Result<PathBuf> {
+        let image = self.image(variant)?;
+        let digest = hex(&Sha256::digest(configuration.as_bytes()));
+        let path = self
+            .folder
+            .join(format!("disk-{}-{}.img", variant.name(), &digest[..8]));
+        let _one_at_a_time = self
+            .images
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if path.exists() {
+            return Ok(path);
+        }
+        let data = tempfile::tempdir().context("making a temporary folder")?;
+        let etc = data.path().join("etc-slotd");
+        fs::create_dir(&etc).context("making a temporary folder")?;
+        if !configuration.is_empty() {
+            fs::write(etc.join("config.yaml"), configuration).context("writing a configuration")?;
+        }
+        process::output_with_errors(&self.binary("slotd-mkimage"), |command| {
+            command
+                .arg("disk")
+                .arg("--recipe")
+                .arg(repository().join("image/recipe"))
+                .arg("--slot")
+                .arg(format!("A={}", image.path.display()))
+                .arg("--data-overlay")
+                .arg(data.path())
+                .arg("--output")
+                .arg(&path)
+        })?;
+        Ok(path)
+    }
+}
+
+/// Cargo, the one that runs us where it does.
+pub(crate) fn cargo() -> PathBuf {
+    std::env::var_os("CARGO")
+        .unwrap_or_else(|| "cargo".into())
+        .into()
+}
+
+/// The target folder that this program lies in.
+pub(crate) fn target_folder() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("finding this program")?;
+    let folder = program
+        .ancestors()
+        .nth(2)
+        .context("this program lies in no target folder")?;
+    Ok(folder.to_owned())
+}
+
+/// Digest of what goes into images: programs, units, recipe, the lab's own files, the root filesystem's name.
+fn key(binaries: &Path, rootfs: &Path) -> Result<String> {
+    let mut hasher = Sha256::new();
+    hasher.update(rootfs.as_os_str().as_encoded_bytes());
+    for name in ["slotd", "slotd-bootctl", "slotd-mkimage"] {
+        hash_tree(&binaries.join(name), &mut hasher)?;
+    }
+    for folder in [
+        "systemd",
+        "image/recipe",
+        "tests/guest",
+        "tests/src/images.rs",
+    ] {
+        hash_tree(&repository().join(folder), &mut hasher)?;
+    }
+    Ok(hex(&hasher.finalize())[..16].to_owned())
+}
+
+fn hash_tree(path: &Path, hasher: &mut Sha256) -> Result<()> {
+    let context = || format!("reading {}", path.display());
+    hasher.update(path.as_os_str().as_encoded_bytes());
+    let metadata = fs::symlink_metadata(path).with_context(context)?;
+    if metadata.is_symlink() {
+        hasher.update(
+            fs::read_link(path)
+                .with_context(context)?
+                .as_os_str()
+                .as_encoded_bytes(),
+        );
+    } else if metadata.is_dir() {
+        let mut entries: Vec<PathBuf> = fs::read_dir(path)
+            .with_context(context)?
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<std::io::Result<_>>()
+            .with_context(context)?;
+        entries.sort();
+        for entry in entries {
+            hash_tree(&entry, hasher)?;
+        }
+    } else {
+        hasher.update(fs::read(path).with_context(context)?);
+    }
+    Ok(())
+}
+
+/// Removes what was built for other keys: a gigabyte each. What cannot be removed is left for the next time.
+fn forget_others(folder: &Path, key: &str) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let is_key = name.len() == 16
+            && name
+                .to_str()
+                .is_some_and(|name| name.bytes().all(|b| b.is_ascii_hexdigit()));
+        if is_key && name != key {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Reads the catalog entry that slotd-mkimage prints.
+fn parse_entry(entry: &str, path: &Path) -> Option<Image> {
+    let value = |key: &str| {
+        entry
+            .lines()
+            .map(|line| line.trim_start_matches(['-', ' ']))
+            .find_map(|line| line.strip_prefix(key)?.strip_prefix(": "))
+            .map(|value| value.trim_matches('"').to_owned())
+    };
+    Some(Image {
+        path: path.to_owned(),
+        checksum: value("checksum")?,
+        expanded_checksum: value("expandedChecksum")?,
+        size: value("size")?.parse().ok()?,
+        version: value("version")?,
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::parse_entry;
+
+    #[test]
+    fn a_catalog_entry_is_read_as_slotd_mkimage_prints_it() {
+        let text = "- version: \"v1\"\n  url: \"v1.ext4.zst\"\n  checksum: sha256:b6\n  size: 536870912\n  expandedChecksum: sha256:e1\n";
+        let image = parse_entry(text, Path::new("x")).unwrap();
+        assert_eq!(image.version, "v1");
+        assert_eq!(image.checksum, "sha256:b6");
+        assert_eq!(image.expanded_checksum, "sha256:e1");
+        assert_eq!(image.size, 536_870_912);
+    }
+}

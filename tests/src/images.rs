@@ -1,0 +1,114 @@
+//! The images that scenarios install: one root filesystem, each with a few files of its own.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// A file, or a link where it begins with `->`, of a variant's overlay.
+type Entry = (&'static str, &'static str);
+
+/// A kind of image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variant {
+    name: &'static str,
+    version: &'static str,
+    files: &'static [Entry],
+}
+
+/// What the reference disk runs at first.
+pub const V1: Variant = Variant {
+    name: "v1",
+    version: "v1.0.0",
+    files: &[],
+};
+
+/// A good image.
+pub const V2: Variant = Variant {
+    name: "v2",
+    version: "v2.0.0",
+    files: &[],
+};
+
+/// Another good image.
+pub const V3: Variant = Variant {
+    name: "v3",
+    version: "v3.0.0",
+    files: &[],
+};
+
+/// Its own health check says no.
+pub const UNHEALTHY: Variant = Variant {
+    name: "unhealthy",
+    version: "v3.0.0-unhealthy",
+    files: &[(
+        "usr/lib/slotd/health/required.d/50-app",
+        "#!/bin/sh\necho 'app does not answer on port 8080'\nexit 1\n",
+    )],
+};
+
+/// The first program of its userspace ends, at which the kernel panics.
+pub const PANICS: Variant = Variant {
+    name: "panics",
+    version: "v3.0.0-panics",
+    files: &[("usr/sbin/init", "#!/bin/sh\necho '@@INIT leaves'\nexit 1\n")],
+};
+
+/// Its slotd does not start.
+pub const NO_AGENT: Variant = Variant {
+    name: "no-agent",
+    version: "v3.0.0-no-agent",
+    files: &[(
+        "usr/bin/slotd",
+        "#!/bin/sh\necho 'slotd: broken in this image' >&2\nexit 1\n",
+    )],
+};
+
+/// A unit before sysinit.target never finishes starting.
+pub const STUCK: Variant = Variant {
+    name: "stuck",
+    version: "v3.0.0-stuck",
+    files: &[
+        (
+            "etc/systemd/system/stuck.service",
+            "[Unit]\nDescription=Never finishes starting\nDefaultDependencies=no\nBefore=sysinit.target\n\
+             \n[Service]\nType=oneshot\nTimeoutStartSec=infinity\nExecStart=/bin/sh -c 'echo @@STUCK >/dev/ttyS0; exec sleep infinity'\n",
+        ),
+        (
+            "etc/systemd/system/sysinit.target.requires/stuck.service",
+            "->../stuck.service",
+        ),
+    ],
+};
+
+impl Variant {
+    /// A name for files.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// IMAGE_VERSION.
+    pub fn version(&self) -> &'static str {
+        self.version
+    }
+
+    /// Writes the variant's own files to a folder.
+    pub fn write_overlay(&self, folder: &Path) -> Result<()> {
+        for (path, text) in self.files {
+            let target = folder.join(path);
+            let context = || format!("writing {}", target.display());
+            if let Some(parent) = target.parent() {
+                fs::create_dir_all(parent).with_context(context)?;
+            }
+            if let Some(link) = text.strip_prefix("->") {
+                symlink(link, &target).with_context(context)?;
+                continue;
+            }
+            fs::write(&target, text).with_context(context)?;
+            let mode = if text.starts_with("#!") { 0o755 } else { 0o644 };
+            fs::set_permissions(&target, fs::Permissions::from_mode(mode)).with_context(context)?;
+        }
+        Ok(())
+    }
+}

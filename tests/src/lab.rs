@@ -1,0 +1,118 @@
+//! What a scenario gets: artifacts, machines, servers, and a folder for what it leaves.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::artifacts::Artifacts;
+use crate::images::{V1, Variant};
+use crate::vm::{self, Acceleration, Machine, Setup};
+
+/// slotd's configuration on the lab's disks: what keeps scenarios short.
+pub const CONFIGURATION: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 90s}\n";
+
+/// Shared by all tests of a run; what is expensive is made when it is first asked for.
+#[derive(Debug, Default)]
+struct Shared {
+    artifacts: OnceLock<Result<Artifacts, String>>,
+    acceleration: OnceLock<Result<Acceleration, String>>,
+}
+
+/// The lab as one test sees it.
+#[derive(Debug, Clone)]
+pub struct Lab {
+    folder: PathBuf,
+    processors: u32,
+    shared: Arc<Shared>,
+}
+
+impl Lab {
+    /// A lab that leaves logs in `folder`.
+    pub fn new(folder: &Path, processors: u32) -> Result<Self> {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("creating {}", folder.display()))?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            processors,
+            shared: Arc::default(),
+        })
+    }
+
+    /// The same lab with an empty folder of its own for this test.
+    pub fn for_test(&self, name: &str) -> Result<Self> {
+        let folder = self.folder.join(name);
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder)
+                .with_context(|| format!("removing {}", folder.display()))?;
+        }
+        std::fs::create_dir_all(&folder)
+            .with_context(|| format!("creating {}", folder.display()))?;
+        Ok(Self {
+            folder,
+            processors: self.processors,
+            shared: Arc::clone(&self.shared),
+        })
+    }
+
+    /// The folder of logs.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Programs, images and disks, built when they are first asked for.
+    pub fn artifacts(&self) -> Result<&Artifacts> {
+        self.shared
+            .artifacts
+            .get_or_init(|| Artifacts::build().map_err(|error| format!("{error:#}")))
+            .as_ref()
+            .map_err(|error| anyhow!("{error}"))
+    }
+
+    /// How guests are executed here.
+    pub fn acceleration(&self) -> Result<Acceleration> {
+        self.shared
+            .acceleration
+            .get_or_init(|| self.probe().map_err(|error| format!("{error:#}")))
+            .clone()
+            .map_err(|error| anyhow!("{error}"))
+    }
+
+    fn probe(&self) -> Result<Acceleration> {
+        let artifacts = self.artifacts()?;
+        let disk = artifacts.disk(&V1, CONFIGURATION)?;
+        let kernel = tempfile::NamedTempFile::new().context("making a temporary file")?;
+        crate::esp::copy_out(&disk, "/slotd/a/linux", kernel.path())?;
+        let memory = artifacts.folder().join("acceleration");
+        let acceleration = vm::probe(kernel.path(), &memory)?;
+        if acceleration == Acceleration::Tcg {
+            eprintln!("lab: KVM does not work here, guests are emulated");
+        }
+        Ok(acceleration)
+    }
+
+    /// A machine with a fresh reference disk whose slot A holds v1, switched off. Its files lie in a folder of this name.
+    pub fn machine(&self, name: &str) -> Result<Machine> {
+        self.machine_of(name, &V1, CONFIGURATION, &[])
+    }
+
+    /// The same with another image in slot A, another configuration of slotd, and forwarded ports.
+    pub fn machine_of(
+        &self,
+        name: &str,
+        variant: &Variant,
+        configuration: &str,
+        forwards: &[(u16, u16)],
+    ) -> Result<Machine> {
+        let disk = self.artifacts()?.disk(variant, configuration)?;
+        let folder = self.folder.join(name);
+        Machine::new(Setup {
+            disk,
+            folder,
+            acceleration: self.acceleration()?,
+            processors: self.processors,
+            memory: 512,
+            forwards: forwards.to_vec(),
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! Loop disks: block devices with real direct I/O, real sector sizes and real errors. They need root.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::process;
+
+/// Size of a sector of a loop disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sector {
+    /// 512 bytes.
+    B512,
+    /// 4096 bytes.
+    B4096,
+}
+
+impl Sector {
+    /// In bytes.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::B512 => 512,
+            Self::B4096 => 4096,
+        }
+    }
+}
+
+/// A loop device over a file, detached when it goes (also when a test panics).
+#[derive(Debug)]
+pub struct LoopDisk {
+    device: PathBuf,
+    file: PathBuf,
+    partitions: bool,
+}
+
+impl LoopDisk {
+    /// Attaches `file`, made with this size if it is not there, with direct I/O to it. That this is so is checked: a loop
+    /// device that goes through the page cache proves nothing about direct I/O.
+    pub fn attach(file: &Path, size: u64, sector: Sector) -> Result<Self> {
+        if !file.exists() {
+            File::create(file)
+                .and_then(|file| file.set_len(size))
+                .with_context(|| format!("creating {}", file.display()))?;
+        }
+        let device = process::output("losetup", |command| {
+            command
+                .args(["--find", "--show", "--direct-io=on", "--sector-size"])
+                .arg(sector.bytes().to_string())
+                .arg(file)
+        })?;
+        let disk = Self {
+            device: device.trim().into(),
+            file: file.to_owned(),
+            partitions: false,
+        };
+        let direct = disk.sysfs("loop/dio")?;
+        ensure!(
+            direct == "1",
+            "{} does no direct I/O",
+            disk.device.display()
+        );
+        let block = disk.sysfs("queue/logical_block_size")?;
+        ensure!(
+            block == sector.bytes().to_string(),
+            "{} has sectors of {block} bytes",
+            disk.device.display()
+        );
+        Ok(disk)
+    }
+
+    /// Writes a partition table in sfdisk's language and tells the kernel of it.
+    pub fn partition(&mut self, script: &str) -> Result<()> {
+        let script_file = tempfile::NamedTempFile::new().context("making a temporary file")?;
+        std::fs::write(script_file.path(), script).context("writing a temporary file")?;
+        let input = File::open(script_file.path()).context("opening a temporary file")?;
+        let status = std::process::Command::new("sfdisk")
+            .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+            .args(["--quiet", "--no-reread", "--no-tell-kernel"])
+            .arg(&self.device)
+            .stdin(input)
+            .status()
+            .context("starting sfdisk")?;
+        ensure!(status.success(), "sfdisk failed ({status}) on\n{script}");
+        // `losetup --partscan` finds nothing where the kernel has no GPT parser; partx brings its own.
+        process::run("partx", |command| command.arg("--add").arg(&self.device))?;
+        self.partitions = true;
+        Ok(())
+    }
+
+    /// The whole device.
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+
+    /// The file behind it.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The device of a partition, from 1.
+    pub fn partition_device(&self, index: u32) -> PathBuf {
+        PathBuf::from(format!("{}p{index}", self.device.display()))
+    }
+
+    fn sysfs(&self, attribute: &str) -> Result<String> {
+        let name = self
+            .device
+            .file_name()
+            .context("the loop device has no name")?;
+        let path = Path::new("/sys/block").join(name).join(attribute);
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("reading {}", path.display()))?;
+        Ok(text.trim().to_owned())
+    }
+}
+
+impl Drop for LoopDisk {
+    fn drop(&mut self) {
+        // Nothing useful can be done about a failure here; a device left behind shows in `losetup --list`.
+        if self.partitions {
+            let _ = process::run("partx", |command| command.arg("--delete").arg(&self.device));
+        }
+        let _ = process::run("losetup", |command| {
+            command.arg("--detach").arg(&self.device)
+        });
+    }
+}
+
+/// Whether this process may attach loop devices, and if not, why.
+pub fn unavailable() -> Option<&'static str> {
+    if !nix::unistd::geteuid().is_root() {
+        Some("needs root for loop devices")
+    } else if !Path::new("/dev/loop-control").exists() {
+        Some("this kernel has no loop devices")
+    } else {
+        None
+    }
+}

@@ -1,0 +1,284 @@
+//! Running tests: which ones, in what order, how many at a time, and what is said of them.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+use serde::Serialize;
+
+use crate::lab::Lab;
+
+/// What a test runs on, cheapest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// This process.
+    Process,
+    /// Loop devices of this machine.
+    Loop,
+    /// Virtual machines.
+    Machine,
+}
+
+/// When a test runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Set {
+    /// With every `lab test`, so in CI.
+    Test,
+    /// Only with `lab prove`.
+    Prove,
+}
+
+/// One test of the lab.
+#[derive(Debug, Clone, Copy)]
+pub struct Test {
+    /// `tier/what-it-shows`.
+    pub name: &'static str,
+    /// What it runs on.
+    pub tier: Tier,
+    /// When it runs.
+    pub set: Set,
+    /// The reason why it cannot run here, if there is one.
+    pub unavailable: fn() -> Option<&'static str>,
+    /// The test.
+    pub run: fn(&Lab) -> Result<()>,
+}
+
+/// How a test ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should.
+    Passed,
+    /// Not so.
+    Failed,
+    /// It was not run, for the reason given.
+    Skipped,
+}
+
+/// One line of the report.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outcome {
+    /// The test's name.
+    pub name: String,
+    /// How it ended.
+    pub result: Verdict,
+    /// How long it took.
+    pub seconds: f64,
+    /// Why it failed or was skipped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Outcome {
+    fn print(&self) {
+        match (self.result, &self.reason) {
+            (Verdict::Passed, _) => println!("{} ... ok ({:.1} s)", self.name, self.seconds),
+            (Verdict::Skipped, reason) => {
+                println!(
+                    "{} ... skipped: {}",
+                    self.name,
+                    reason.as_deref().unwrap_or("no reason")
+                );
+            }
+            (Verdict::Failed, reason) => {
+                println!("{} ... FAILED ({:.1} s)", self.name, self.seconds);
+                for line in reason.as_deref().unwrap_or("no reason").lines() {
+                    println!("    {line}");
+                }
+            }
+        }
+    }
+}
+
+/// Runs tests one after the other, those with machines `parallel` at a time, and prints each result as it comes.
+pub fn run(lab: &Lab, tests: &[Test], parallel: usize) -> Vec<Outcome> {
+    let outcomes = Mutex::new(Vec::new());
+    let (machines, others): (Vec<Test>, Vec<Test>) =
+        tests.iter().partition(|test| test.tier == Tier::Machine);
+    for test in &others {
+        record(&outcomes, run_one(lab, test));
+    }
+    let queue: Mutex<VecDeque<Test>> = Mutex::new(machines.into());
+    std::thread::scope(|scope| {
+        for _ in 0..parallel.max(1) {
+            scope.spawn(|| {
+                while let Some(test) = lock(&queue).pop_front() {
+                    record(&outcomes, run_one(lab, &test));
+                }
+            });
+        }
+    });
+    outcomes
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn record(outcomes: &Mutex<Vec<Outcome>>, outcome: Outcome) {
+    let mut outcomes = lock(outcomes);
+    outcome.print();
+    outcomes.push(outcome);
+}
+
+fn run_one(lab: &Lab, test: &Test) -> Outcome {
+    let name = test.name.to_owned();
+    if let Some(reason) = (test.unavailable)() {
+        let reason = Some(reason.to_owned());
+        return Outcome {
+            name,
+            result: Verdict::Skipped,
+            seconds: 0.0,
+            reason,
+        };
+    }
+    let began = Instant::now();
+    let result = lab.for_test(&name.replace('/', "-")).and_then(|lab| {
+        let result = catch_unwind(AssertUnwindSafe(|| (test.run)(&lab)))
+            .unwrap_or_else(|panic| Err(anyhow!("panicked: {}", panic_text(&panic))));
+        clean_up(lab.folder(), result.is_err());
+        result.with_context(|| format!("logs are in {}", lab.folder().display()))
+    });
+    let seconds = began.elapsed().as_secs_f64();
+    match result {
+        Ok(()) => Outcome {
+            name,
+            result: Verdict::Passed,
+            seconds,
+            reason: None,
+        },
+        Err(error) => Outcome {
+            name,
+            result: Verdict::Failed,
+            seconds,
+            reason: Some(format!("{error:#}")),
+        },
+    }
+}
+
+fn panic_text(panic: &Box<dyn std::any::Any + Send>) -> String {
+    panic
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+        .unwrap_or_else(|| "something that is no text".to_owned())
+}
+
+/// Removes what a test left, except the logs of one that failed. What resists is no test's failure.
+fn clean_up(folder: &Path, keep_logs: bool) {
+    if !keep_logs {
+        let _ = std::fs::remove_dir_all(folder);
+        return;
+    }
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if entry.path().is_dir() {
+            clean_up(&entry.path(), true);
+        } else if entry
+            .path()
+            .extension()
+            .is_none_or(|extension| extension != "log")
+        {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Prints the reasons of what was skipped and the line that sums a run up; returns whether nothing failed.
+pub fn summarise(outcomes: &[Outcome]) -> bool {
+    let count = |verdict| {
+        outcomes
+            .iter()
+            .filter(|outcome| outcome.result == verdict)
+            .count()
+    };
+    println!();
+    for verdict in [Verdict::Skipped, Verdict::Failed] {
+        for outcome in outcomes.iter().filter(|outcome| outcome.result == verdict) {
+            let word = if verdict == Verdict::Skipped {
+                "skipped"
+            } else {
+                "FAILED"
+            };
+            let reason = outcome.reason.as_deref().unwrap_or("no reason");
+            println!(
+                "{word}: {} ({})",
+                outcome.name,
+                reason.lines().next().unwrap_or_default()
+            );
+        }
+    }
+    let failed = count(Verdict::Failed);
+    println!(
+        "{} passed, {failed} failed, {} skipped",
+        count(Verdict::Passed),
+        count(Verdict::Skipped)
+    );
+    failed == 0
+}
+
+/// Writes the report: a list of name, result and seconds.
+pub fn write_report(outcomes: &[Outcome], path: &Path) -> Result<()> {
+    let text = serde_json::to_string_pretty(outcomes).context("writing the report")?;
+    std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Set, Test, Tier, Verdict, run};
+    use crate::lab::Lab;
+
+    fn test(name: &'static str, run: fn(&Lab) -> anyhow::Result<()>) -> Test {
+        Test {
+            name,
+            tier: Tier::Process,
+            set: Set::Test,
+            unavailable: || None,
+            run,
+        }
+    }
+
+    #[test]
+    fn failures_and_panics_are_told_apart_from_success_and_keep_their_logs() {
+        let folder = tempfile::tempdir().unwrap();
+        let lab = Lab::new(folder.path(), 1).unwrap();
+        let tests = [
+            test("x/passes", |lab| {
+                Ok(std::fs::write(lab.folder().join("a.log"), "")?)
+            }),
+            test("x/fails", |lab| {
+                std::fs::write(lab.folder().join("a.log"), "")?;
+                std::fs::write(lab.folder().join("disk.img"), "")?;
+                anyhow::bail!("because")
+            }),
+            test("x/panics", |_| panic!("oh")),
+            Test {
+                unavailable: || Some("not here"),
+                ..test("x/skipped", |_| Ok(()))
+            },
+        ];
+        let outcomes = run(&lab, &tests, 1);
+        let verdicts: Vec<Verdict> = outcomes.iter().map(|outcome| outcome.result).collect();
+        assert_eq!(
+            verdicts,
+            [
+                Verdict::Passed,
+                Verdict::Failed,
+                Verdict::Failed,
+                Verdict::Skipped
+            ]
+        );
+        assert!(outcomes[1].reason.as_ref().unwrap().contains("because"));
+        assert!(outcomes[2].reason.as_ref().unwrap().contains("oh"));
+        assert!(!folder.path().join("x-passes").exists());
+        assert!(folder.path().join("x-fails/a.log").exists());
+        assert!(!folder.path().join("x-fails/disk.img").exists());
+    }
+}

@@ -1,0 +1,37 @@
+//! All tests that are more than a crate's own.
+
+mod loops;
+mod reference_disk;
+
+use crate::runner::{Set, Test, Tier};
+
+/// Every test of the lab, cheapest first.
+pub fn all() -> Vec<Test> {
+    let mut tests = Vec::new();
+    tests.extend(loops::tests());
+    tests.extend(reference_disk::tests());
+    tests.sort_by_key(|test| test.tier);
+    tests
+}
+
+/// A test in virtual machines that runs with every `lab test`.
+const fn in_machine(name: &'static str, run: fn(&crate::lab::Lab) -> anyhow::Result<()>) -> Test {
+    Test {
+        name,
+        tier: Tier::Machine,
+        set: Set::Test,
+        unavailable: || None,
+        run,
+    }
+}
+
+/// A test on loop devices that runs with every `lab test`.
+const fn on_loop_disk(name: &'static str, run: fn(&crate::lab::Lab) -> anyhow::Result<()>) -> Test {
+    Test {
+        name,
+        tier: Tier::Loop,
+        set: Set::Test,
+        unavailable: crate::loopdisk::unavailable,
+        run,
+    }
+}

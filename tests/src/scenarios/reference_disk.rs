@@ -1,0 +1,88 @@
+//! The reference disk without slotd's doing: that its loader counts, falls back and keeps what is good. What later scenarios show
+//! of slotd rests on this.
+
+use anyhow::{Context, Result, ensure};
+
+use super::in_machine;
+use crate::esp;
+use crate::lab::Lab;
+use crate::runner::Test;
+
+pub(super) fn tests() -> Vec<Test> {
+    vec![in_machine(
+        "vm/the-reference-disk-counts-down-and-falls-back",
+        counts_and_falls_back,
+    )]
+}
+
+fn counts_and_falls_back(lab: &Lab) -> Result<()> {
+    let mut machine = lab.machine("machine")?;
+    let entry = esp::read(machine.disk(), "/loader/entries/slotd-a.conf")?;
+    // Slot B with a root that does not exist: its kernel panics.
+    let root = entry
+        .split(' ')
+        .find(|word| word.starts_with("root="))
+        .context("the entry has no root=")?;
+    let trial = entry
+        .replace(root, "root=PARTLABEL=nothing-there")
+        .replace("version 1", "version 2")
+        .replace("panic=10", "panic=1")
+        .replace("slotd.slot=a", "slotd.slot=b");
+    esp::write(machine.disk(), "/loader/entries/slotd-b+2.conf", &trial)?;
+    let before = machine.slot_digest('a')?;
+
+    machine.power_on()?;
+    for left in [1, 0] {
+        machine.wait_for_console("kernel panic", machine.patience(40), |line| {
+            line.contains("Unable to mount root fs").then_some(())
+        })?;
+        let name = format!("slotd-b+{left}-{}.conf", 2 - left);
+        ensure!(
+            machine.loader_entries()?.contains(&name),
+            "{name} is not on the ESP"
+        );
+    }
+    let boot = machine.wait_for_boot()?;
+    ensure!(
+        boot.slot == "a" && boot.version == "v1.0.0",
+        "booted {boot:?}"
+    );
+    ensure!(
+        machine.loader_entries()? == ["slotd-a.conf", "slotd-b+0-2.conf"],
+        "the ESP holds {:?}",
+        machine.loader_entries()?
+    );
+
+    // What the recipe promises.
+    let mounts = machine.run("cat /proc/mounts")?;
+    ensure!(
+        mounts
+            .lines()
+            .any(|line| line.starts_with("/dev/") && line.contains(" / ext4 ro")),
+        "{mounts}"
+    );
+    ensure!(
+        mounts.contains(" /var/lib/slotd ext4 rw") && mounts.contains(" /efi vfat rw"),
+        "{mounts}"
+    );
+    machine.run("echo kept > /var/lib/slotd/kept; ! touch /usr/x")?;
+    let id = machine.run("cat /etc/machine-id")?;
+    ensure!(
+        entry.contains(&format!("machine-id {}", id.trim())),
+        "the machine id is {id}"
+    );
+
+    let again = machine.reboot()?;
+    ensure!(again.slot == "a" && again.id != boot.id, "booted {again:?}");
+    ensure!(machine.run("cat /var/lib/slotd/kept /etc/machine-id")? == format!("kept\n{id}"));
+    ensure!(
+        machine
+            .run("systemctl --failed --no-legend --plain")?
+            .is_empty()
+    );
+    ensure!(
+        machine.slot_digest('a')? == before,
+        "the booted slot was written to"
+    );
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! Installing what the lab needs on a Debian machine, and saying so.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// A tool, where it may be, and the package that has it.
+const TOOLS: [(&str, &str); 12] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("mmdebstrap", "mmdebstrap"),
+    ("mformat", "mtools"),
+    ("sfdisk", "fdisk"),
+    ("mke2fs", "e2fsprogs"),
+    ("debugfs", "e2fsprogs"),
+    ("zstd", "zstd"),
+    ("curl", "curl"),
+    ("tar", "tar"),
+    ("setpriv", "util-linux"),
+    ("losetup", "mount"),
+    ("partx", "util-linux"),
+];
+
+/// Files that no tool stands for.
+const FILES: [(&str, &str); 1] = [("/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf")];
+
+/// What is needed to compile the workspace, beside Rust.
+const BUILD_TOOLS: [(&str, &str); 2] = [("cc", "gcc"), ("cmake", "cmake")];
+
+/// Installs the packages that are missing, with apt-get. Says what it does; does nothing and says nothing when all is there.
+pub fn ensure_packages() -> Result<()> {
+    let missing = missing(&|tool| find(tool), &|file| Path::new(file).exists());
+    if missing.is_empty() {
+        return Ok(());
+    }
+    eprintln!("lab: installing {} with apt-get", missing.join(", "));
+    let sudo: &[&str] = if nix::unistd::geteuid().is_root() {
+        &[]
+    } else {
+        &["sudo"]
+    };
+    apt(sudo, &["update", "--quiet=2"])?;
+    let mut arguments = vec!["install", "--yes", "--quiet=2", "--no-install-recommends"];
+    arguments.extend(missing.iter().copied());
+    apt(sudo, &arguments)?;
+    let still: Vec<&str> = self::missing(&|tool| find(tool), &|file| Path::new(file).exists());
+    if !still.is_empty() {
+        bail!("still missing after the installation: {}", still.join(", "));
+    }
+    Ok(())
+}
+
+fn apt(sudo: &[&str], arguments: &[&str]) -> Result<()> {
+    let line: Vec<&str> = sudo
+        .iter()
+        .chain(&["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"])
+        .chain(arguments)
+        .copied()
+        .collect();
+    let (program, rest) = line.split_first().context("no command")?;
+    let output = Command::new(program)
+        .args(rest)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("starting {program}"))?;
+    if !output.status.success() {
+        bail!(
+            "{} failed ({}):\n{}{}",
+            line.join(" "),
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(())
+}
+
+/// Packages of tools and files that are not there, each once.
+fn missing(has_tool: &dyn Fn(&str) -> bool, has_file: &dyn Fn(&str) -> bool) -> Vec<&'static str> {
+    let tools = TOOLS
+        .iter()
+        .chain(&BUILD_TOOLS)
+        .filter(|(tool, _)| !has_tool(tool));
+    let files = FILES.iter().filter(|(file, _)| !has_file(file));
+    let mut packages: Vec<&str> = tools.chain(files).map(|(_, package)| *package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
+fn find(tool: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .any(|folder| folder.join(tool).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::missing;
+
+    #[test]
+    fn only_packages_of_what_is_missing_are_named_each_once() {
+        assert_eq!(missing(&|_| true, &|_| true), Vec::<&str>::new());
+        assert_eq!(
+            missing(&|tool| !["mke2fs", "debugfs"].contains(&tool), &|_| false),
+            ["e2fsprogs", "ovmf"]
+        );
+    }
+}

@@ -1,0 +1,353 @@
+//! A machine of the lab: a disk that outlives power cuts, and what one does to it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use sha2::{Digest, Sha256};
+
+use super::qemu::{Hardware, Qemu};
+use super::shell::{self, Output, Shell};
+use super::{Acceleration, Console};
+
+/// How to set a machine up.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The disk that the machine gets a copy of.
+    pub disk: PathBuf,
+    /// Folder for the machine's own files.
+    pub folder: PathBuf,
+    /// How the guest is executed.
+    pub acceleration: Acceleration,
+    /// Number of processors.
+    pub processors: u32,
+    /// Memory in MiB.
+    pub memory: u32,
+    /// Pairs of a port of this machine's loopback and the guest's port it leads to.
+    pub forwards: Vec<(u16, u16)>,
+}
+
+/// What a boot says when it reached multi-user.target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Boot {
+    /// The slot of the kernel's command line, in lower case.
+    pub slot: String,
+    /// IMAGE_VERSION of the running system.
+    pub version: String,
+    /// The kernel's id of this boot.
+    pub id: String,
+    /// Seconds since the kernel started.
+    pub up: String,
+    /// Time since the machine was switched on or the wait began.
+    pub elapsed: Duration,
+}
+
+/// A virtual machine with a disk of its own.
+#[derive(Debug)]
+pub struct Machine {
+    setup: Setup,
+    disk: PathBuf,
+    qemu: Option<Qemu>,
+    console: Console,
+    shell: Option<Shell>,
+    began: Instant,
+}
+
+impl Machine {
+    /// Makes a machine with a copy of the disk; it is off.
+    pub fn new(setup: Setup) -> Result<Self> {
+        fs::create_dir_all(&setup.folder)
+            .with_context(|| format!("creating {}", setup.folder.display()))?;
+        let disk = setup.folder.join("disk.img");
+        crate::process::run("cp", |command| {
+            command
+                .args(["--sparse=always", "--reflink=auto"])
+                .arg(&setup.disk)
+                .arg(&disk)
+        })?;
+        let console = Console::new(&setup.folder.join("console.log"));
+        Ok(Self {
+            setup,
+            disk,
+            qemu: None,
+            console,
+            shell: None,
+            began: Instant::now(),
+        })
+    }
+
+    /// The machine's folder, with its logs.
+    pub fn folder(&self) -> &Path {
+        &self.setup.folder
+    }
+
+    /// The machine's disk, which may be looked into (and, when the machine is off, changed).
+    pub fn disk(&self) -> &Path {
+        &self.disk
+    }
+
+    /// Process id of the running QEMU.
+    pub fn process(&self) -> Option<u32> {
+        self.qemu.as_ref().map(Qemu::id)
+    }
+
+    /// A deadline stretched to how guests are executed here.
+    pub fn patience(&self, seconds: u64) -> Duration {
+        self.setup
+            .acceleration
+            .patience(Duration::from_secs(seconds))
+    }
+
+    /// Switches the machine on.
+    pub fn power_on(&mut self) -> Result<()> {
+        ensure!(self.qemu.is_none(), "the machine is on already");
+        let socket = shell::socket(&self.setup.folder);
+        // Left behind by a QEMU that was killed.
+        if socket.exists() {
+            fs::remove_file(&socket).with_context(|| format!("removing {}", socket.display()))?;
+        }
+        self.console.new_lines()?;
+        self.began = Instant::now();
+        let mut qemu = Qemu::start(&Hardware {
+            folder: &self.setup.folder,
+            disk: &self.disk,
+            acceleration: self.setup.acceleration,
+            processors: self.setup.processors,
+            memory: self.setup.memory,
+            forwards: &self.setup.forwards,
+        })?;
+        match Shell::connect(&socket, Duration::from_secs(10)) {
+            Ok(shell) => self.shell = Some(shell),
+            Err(error) => {
+                qemu.alive(&self.setup.folder)?;
+                return Err(error);
+            }
+        }
+        self.qemu = Some(qemu);
+        Ok(())
+    }
+
+    /// Pulls the plug.
+    pub fn power_cut(&mut self) {
+        self.shell = None;
+        self.qemu = None;
+    }
+
+    /// Waits until a boot reaches multi-user.target and the shell answers in it.
+    pub fn wait_for_boot(&mut self) -> Result<Boot> {
+        self.wait_for_boot_within(self.patience(60))
+    }
+
+    /// The same, for boots that take longer (after a rollback by deadline or panics).
+    pub fn wait_for_boot_within(&mut self, patience: Duration) -> Result<Boot> {
+        let started = self.began;
+        let deadline = Instant::now() + patience;
+        let mut boot = self.wait_for_console("multi-user.target", patience, parse_boot)?;
+        boot.elapsed = started.elapsed();
+        let shell = self.shell.as_mut().context("the machine is off")?;
+        // Of all boots since the last call: the shell of exactly this one.
+        loop {
+            let id = shell
+                .wait_for_start(deadline.max(Instant::now() + Duration::from_secs(10)))
+                .context("waiting for the guest's shell")?;
+            if id == boot.id {
+                return Ok(boot);
+            }
+        }
+    }
+
+    /// Waits for a line of the console.
+    pub fn wait_for_console<T>(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        wanted: impl FnMut(&str) -> Option<T>,
+    ) -> Result<T> {
+        let folder = self.setup.folder.clone();
+        let qemu = self.qemu.as_mut().context("the machine is off")?;
+        self.console
+            .wait_for(what, patience, || qemu.alive(&folder), wanted)
+    }
+
+    /// Runs a command in the guest; whatever its exit code, this succeeds.
+    pub fn try_run(&mut self, command: &str) -> Result<Output> {
+        let patience = self.patience(60);
+        self.try_run_within(command, patience)
+    }
+
+    /// The same with a deadline of its own.
+    pub fn try_run_within(&mut self, command: &str, patience: Duration) -> Result<Output> {
+        self.shell
+            .as_mut()
+            .context("the machine is off")?
+            .run(command, patience)
+    }
+
+    /// Runs a command in the guest and returns its standard output; an exit code other than 0 is an error.
+    pub fn run(&mut self, command: &str) -> Result<String> {
+        let output = self.try_run(command)?;
+        if output.code != 0 {
+            bail!(
+                "{command:?} ended with {} in the guest\n{}{}",
+                output.code,
+                output.stdout,
+                output.stderr
+            );
+        }
+        Ok(output.stdout)
+    }
+
+    /// Runs a command in the guest and reads its standard output as JSON.
+    pub fn json(&mut self, command: &str) -> Result<serde_json::Value> {
+        let text = self.run(command)?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("the output of {command:?} is no JSON:\n{text}"))
+    }
+
+    /// Runs a command with its output going to a terminal, handed on piece by piece.
+    pub fn stream(
+        &mut self,
+        command: &str,
+        patience: Duration,
+        each: impl FnMut(&[u8]),
+    ) -> Result<u32> {
+        self.shell
+            .as_mut()
+            .context("the machine is off")?
+            .stream(command, patience, each)
+    }
+
+    /// Starts a command in the guest and does not wait for it.
+    pub fn start(&mut self, command: &str) -> Result<()> {
+        self.began = Instant::now();
+        self.shell
+            .as_mut()
+            .context("the machine is off")?
+            .start(command)
+    }
+
+    /// Reboots in an orderly way and waits for the next boot.
+    pub fn reboot(&mut self) -> Result<Boot> {
+        self.start("systemctl reboot")?;
+        self.wait_for_boot()
+    }
+
+    /// Cuts the power, switches on again and waits for the boot.
+    pub fn power_cycle(&mut self) -> Result<Boot> {
+        self.power_cut();
+        self.power_on()?;
+        self.wait_for_boot()
+    }
+
+    /// SHA-256 of a partition's bytes (by its index in the table, from 1), taken from outside the guest.
+    pub fn partition_digest(&self, index: usize) -> Result<String> {
+        let disk =
+            File::open(&self.disk).with_context(|| format!("opening {}", self.disk.display()))?;
+        let (start, size) = partition_range(&disk, index)
+            .with_context(|| format!("partition {index} of {}", self.disk.display()))?;
+        let mut hasher = Sha256::new();
+        let mut buffer = vec![0; 1 << 20];
+        let mut position = start;
+        while position < start + size {
+            let count = usize::try_from((start + size - position).min(1 << 20)).unwrap_or(1 << 20);
+            disk.read_exact_at(&mut buffer[..count], position)
+                .with_context(|| format!("reading {} at {position}", self.disk.display()))?;
+            hasher.update(&buffer[..count]);
+            position += count as u64;
+        }
+        Ok(hasher
+            .finalize()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect())
+    }
+
+    /// Digest of a slot of the reference disk (`a` or `b`), from outside the guest.
+    pub fn slot_digest(&self, slot: char) -> Result<String> {
+        self.partition_digest(if slot.eq_ignore_ascii_case(&'a') {
+            2
+        } else {
+            3
+        })
+    }
+
+    /// Names in the loader's folder of entries, read from the ESP from outside the guest. While the machine runs this shows what
+    /// reached its disk.
+    pub fn loader_entries(&self) -> Result<Vec<String>> {
+        crate::esp::list(&self.disk, "/loader/entries")
+    }
+}
+
+/// Start and size in bytes of a partition, from the primary GPT of a disk with 512-byte sectors.
+fn partition_range(disk: &File, index: usize) -> Result<(u64, u64)> {
+    let mut entry = [0; 128];
+    let offset = 2 * 512 + 128 * (index.checked_sub(1).context("partitions count from 1")? as u64);
+    disk.read_exact_at(&mut entry, offset)
+        .context("reading the partition table")?;
+    let number = |at: usize| -> u64 {
+        entry[at..at + 8]
+            .iter()
+            .rev()
+            .fold(0, |value, byte| value << 8 | u64::from(*byte))
+    };
+    let (first, last) = (number(32), number(40));
+    ensure!(first > 0 && last >= first, "the entry is empty");
+    Ok((first * 512, (last - first + 1) * 512))
+}
+
+/// Reads `@@MULTI-USER slot=a version=v1 boot=… up=7.02`.
+fn parse_boot(line: &str) -> Option<Boot> {
+    let rest = &line[line.find("@@MULTI-USER ")?..];
+    let value = |key: &str| {
+        rest.split(' ')
+            .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+            .map(str::to_owned)
+    };
+    Some(Boot {
+        slot: value("slot")?,
+        version: value("version")?,
+        id: value("boot")?,
+        up: value("up")?,
+        elapsed: Duration::ZERO,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{parse_boot, partition_range};
+
+    #[test]
+    fn a_boot_is_read_from_its_line() {
+        let boot =
+            parse_boot("\u{1b}[0m@@MULTI-USER slot=b version=v2 boot=abc-1 up=7.02").unwrap();
+        assert_eq!(
+            (boot.slot.as_str(), boot.version.as_str(), boot.id.as_str()),
+            ("b", "v2", "abc-1")
+        );
+        assert_eq!(parse_boot("Reached target multi-user.target"), None);
+    }
+
+    #[test]
+    fn a_partition_is_found_in_a_table_that_sfdisk_wrote() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        std::fs::File::create(&path)
+            .unwrap()
+            .set_len(8 << 20)
+            .unwrap();
+        let mut child = std::process::Command::new("sfdisk")
+            .args(["-q", "--no-reread"])
+            .arg(&path)
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let script = b"label: gpt\nstart=2048, size=2048\nstart=4096, size=4096\n";
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), script).unwrap();
+        assert!(child.wait().unwrap().success());
+        let disk = std::fs::File::open(&path).unwrap();
+        assert_eq!(partition_range(&disk, 2).unwrap(), (2 << 20, 2 << 20));
+        assert!(partition_range(&disk, 3).is_err());
+    }
+}

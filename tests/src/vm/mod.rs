@@ -1,0 +1,12 @@
+//! Virtual machines: real firmware, boot loader, kernel and systemd under QEMU.
+
+mod accel;
+mod console;
+mod machine;
+mod qemu;
+mod shell;
+
+pub use accel::{Acceleration, probe};
+pub use console::Console;
+pub use machine::{Boot, Machine, Setup};
+pub use shell::{Output, Shell, quote};

@@ -1,0 +1,142 @@
+//! One run of QEMU, from power on to power off.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use super::Acceleration;
+use super::shell;
+
+/// Debian's UEFI firmware for virtual machines.
+const FIRMWARE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
+/// Its empty variable store.
+const VARIABLES: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
+
+/// A running QEMU. Killed when it goes, and by the kernel when the thread that started it dies.
+#[derive(Debug)]
+pub(crate) struct Qemu {
+    child: Child,
+}
+
+/// What a machine is made of.
+#[derive(Debug)]
+pub(crate) struct Hardware<'a> {
+    pub(crate) folder: &'a Path,
+    pub(crate) disk: &'a Path,
+    pub(crate) acceleration: Acceleration,
+    pub(crate) processors: u32,
+    pub(crate) memory: u32,
+    /// Pairs of a port of this machine's loopback and the guest's port it leads to.
+    pub(crate) forwards: &'a [(u16, u16)],
+}
+
+impl Qemu {
+    /// Switches a machine on. Its firmware variables are kept in its folder.
+    pub(crate) fn start(hardware: &Hardware<'_>) -> Result<Self> {
+        let folder = hardware.folder;
+        let variables = folder.join("vars.fd");
+        if !variables.exists() {
+            std::fs::copy(VARIABLES, &variables)
+                .with_context(|| format!("copying {VARIABLES} to {}", variables.display()))?;
+        }
+        let errors = File::create(folder.join("qemu.log")).context("creating qemu.log")?;
+        let mut network = OsString::from("user,model=virtio-net-pci");
+        for (host, guest) in hardware.forwards {
+            network.push(format!(",hostfwd=tcp:127.0.0.1:{host}-:{guest}"));
+        }
+        // setpriv: a lab that dies takes its machines along.
+        let child = Command::new("setpriv")
+            .args([
+                "--pdeathsig",
+                "KILL",
+                "qemu-system-x86_64",
+                "-M",
+                "q35",
+                "-display",
+                "none",
+            ])
+            .args(hardware.acceleration.arguments())
+            .args([
+                "-smp",
+                &hardware.processors.to_string(),
+                "-m",
+                &hardware.memory.to_string(),
+            ])
+            .args(["-monitor", "none", "-device", "virtio-rng-pci"])
+            .arg("-nic")
+            .arg(network)
+            .arg("-chardev")
+            .arg(option(
+                "file,id=console,append=on,path=",
+                &folder.join("console.log"),
+            ))
+            .args(["-serial", "chardev:console", "-chardev"])
+            .arg(socket(
+                "shell",
+                &shell::socket(folder),
+                Some(&folder.join("shell.log")),
+            ))
+            .args(["-serial", "chardev:shell", "-chardev"])
+            .arg(socket("login", &folder.join("login.socket"), None))
+            .args(["-serial", "chardev:login"])
+            .args([
+                "-drive",
+                &format!("if=pflash,format=raw,readonly=on,file={FIRMWARE}"),
+                "-drive",
+            ])
+            .arg(option("if=pflash,format=raw,file=", &variables))
+            .arg("-drive")
+            .arg(option(
+                "format=raw,if=none,id=disk,discard=unmap,file=",
+                hardware.disk,
+            ))
+            .args(["-device", "nvme,drive=disk,serial=slotd,bootindex=1"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(errors)
+            .spawn()
+            .context("starting qemu-system-x86_64 through setpriv")?;
+        Ok(Self { child })
+    }
+
+    /// An error when QEMU has ended.
+    pub(crate) fn alive(&mut self, folder: &Path) -> Result<()> {
+        if let Some(status) = self.child.try_wait().context("waiting for qemu")? {
+            let errors = std::fs::read_to_string(folder.join("qemu.log")).unwrap_or_default();
+            bail!("qemu ended ({status}): {}", errors.trim());
+        }
+        Ok(())
+    }
+
+    /// The process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Qemu {
+    /// What pulling the plug does, except that what the guest wrote stays in this machine's page cache.
+    fn drop(&mut self) {
+        // It may have ended by itself; there is nothing else to do about it here.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn option(start: &str, path: &Path) -> OsString {
+    let mut text = OsString::from(start);
+    text.push(path);
+    text
+}
+
+fn socket(id: &str, path: &Path, log: Option<&Path>) -> OsString {
+    let mut text = option(&format!("socket,id={id},server=on,wait=off,path="), path);
+    if let Some(log) = log {
+        text.push(",logappend=on,logfile=");
+        text.push(log);
+    }
+    text
+}
