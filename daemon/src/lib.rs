@@ -4,4 +4,7 @@
 //! (D-Bus, the command line) and its settings.
 
 pub mod cli;
+pub mod config;
 pub mod error;
+pub mod health;
+pub mod login;

@@ -1,0 +1,433 @@
+//! Whether a trial boot is healthy: units, HTTP probes, scripts, and no unit failing that did not fail before.
+//!
+//! In this order: `basic.target` and the required units are active and the probes answer, waited for until the
+//! deadline; the boot has come to rest, waited for a while only; the required scripts succeed; no unit failed that
+//! did not fail before the upgrade. Nothing here waits for `multi-user.target`: that may wait for us. The scripts in
+//! `wanted.d` run last and decide nothing.
+//!
+//! A script's own answer is final after [`HealthSettings::attempts`], so that a bad image is left quickly. What is
+//! merely not there yet is asked again until the deadline, except a unit that stays failed.
+
+mod http;
+mod node;
+mod process;
+mod scripts;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use slotd_image::Cancel;
+
+pub use http::HttpCheck;
+pub use node::{Node, Probed, ScriptEnd, SystemdNode, UnitState};
+pub use scripts::{Script, ScriptsError};
+
+/// What is kept of a check's output: its end.
+pub const OUTPUT_LIMIT: usize = 4096;
+
+/// What makes a boot healthy.
+#[derive(Debug, Clone)]
+pub struct HealthSettings {
+    /// Units that have to be active, beside `basic.target`.
+    pub units: Vec<String>,
+    /// Probes; `None` for the kubelet's healthz where a kubelet is configured.
+    pub http: Option<Vec<HttpCheck>>,
+    /// How long one script may run.
+    pub script_timeout: Duration,
+    /// How often a failing script is run before its answer is final.
+    pub attempts: u32,
+    /// The units that failed before the upgrade, and may fail still; `None` where that is not known, and then no
+    /// failed unit counts.
+    pub failed_before: Option<Vec<String>>,
+    /// Folders that hold `required.d` and `wanted.d`; the later one wins by name.
+    pub script_folders: Vec<PathBuf>,
+    /// Pauses between looks, doubled from the first to the second.
+    pub pauses: (Duration, Duration),
+    /// How long a unit may stay failed before that is final.
+    pub patience: Duration,
+    /// How long starting units are waited for before the scripts run.
+    pub rest: Duration,
+}
+
+impl Default for HealthSettings {
+    fn default() -> Self {
+        Self {
+            units: Vec::new(),
+            http: None,
+            script_timeout: Duration::from_secs(60),
+            attempts: 1,
+            failed_before: None,
+            script_folders: vec![
+                PathBuf::from("/usr/lib/slotd/health"),
+                PathBuf::from("/etc/slotd/health"),
+            ],
+            pauses: (Duration::from_millis(500), Duration::from_secs(4)),
+            patience: Duration::from_secs(20),
+            rest: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What the checks came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// All required checks passed.
+    Healthy,
+    /// A required check failed.
+    Unhealthy {
+        /// Its name, such as `unit kubelet.service` or `required.d/10-api`.
+        check: String,
+        /// The end of what it printed, or what was seen.
+        output: String,
+    },
+    /// The deadline passed while a required check did not pass yet.
+    Late {
+        /// Its name.
+        check: String,
+        /// What was seen of it last.
+        output: String,
+    },
+    /// The checks were told to stop; there is no verdict.
+    Cancelled,
+}
+
+/// What happens while the checks run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HealthEvent {
+    /// A required check is not fulfilled yet; said once for each thing that is seen.
+    Waiting {
+        /// The check.
+        check: String,
+        /// What was seen.
+        seen: String,
+    },
+    /// A check passed.
+    Passed {
+        /// The check.
+        check: String,
+    },
+    /// A script of `wanted.d` failed; it decides nothing.
+    WantedFailed {
+        /// The check.
+        check: String,
+        /// The end of what it printed.
+        output: String,
+    },
+}
+
+/// Runs all checks on this machine, until the verdict or the deadline. Blocks.
+pub fn run(
+    settings: &HealthSettings,
+    deadline: Instant,
+    cancel: &Cancel,
+    on_event: &dyn Fn(HealthEvent),
+) -> Verdict {
+    run_on(
+        &SystemdNode::default(),
+        settings,
+        deadline,
+        cancel,
+        on_event,
+    )
+}
+
+/// The units that are failed now, for [`HealthSettings::failed_before`].
+///
+/// # Errors
+/// When PID 1 does not answer; the text says how.
+pub fn failed_units() -> Result<Vec<String>, String> {
+    SystemdNode::default().failed_units()
+}
+
+/// [`run`], on a machine that may be made up.
+pub fn run_on(
+    node: &dyn Node,
+    settings: &HealthSettings,
+    deadline: Instant,
+    cancel: &Cancel,
+    on_event: &dyn Fn(HealthEvent),
+) -> Verdict {
+    let round = Round {
+        node,
+        settings,
+        deadline,
+        cancel,
+        on_event,
+    };
+    match round.all() {
+        Ok(()) => Verdict::Healthy,
+        Err(verdict) => verdict,
+    }
+}
+
+/// Everything that one run of the checks has in common.
+struct Round<'a> {
+    node: &'a dyn Node,
+    settings: &'a HealthSettings,
+    deadline: Instant,
+    cancel: &'a Cancel,
+    on_event: &'a dyn Fn(HealthEvent),
+}
+
+impl Round<'_> {
+    fn all(&self) -> Result<(), Verdict> {
+        self.unit("basic.target")?;
+        for unit in &self.settings.units {
+            self.unit(unit)?;
+        }
+        let probes = match &self.settings.http {
+            Some(probes) => probes.clone(),
+            None => self.node.kubelet().into_iter().collect(),
+        };
+        for probe in &probes {
+            self.wait(&format!("http {}", probe.name), || {
+                self.node.probe(probe, self.left())
+            })?;
+        }
+        self.rest()?;
+        for script in self.scripts("required.d")? {
+            self.required(&script)?;
+        }
+        self.no_new_failures()?;
+        for script in self.scripts("wanted.d")? {
+            let check = script.check();
+            match self.script(&script)? {
+                ScriptEnd::Succeeded => self.tell(HealthEvent::Passed { check }),
+                ScriptEnd::Failed { output } => {
+                    self.tell(HealthEvent::WantedFailed { check, output });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn unit(&self, unit: &str) -> Result<(), Verdict> {
+        let mut failed_since = None;
+        self.wait(&format!("unit {unit}"), || {
+            let state = match self.node.unit(unit) {
+                Ok(state) => state,
+                Err(seen) => return Probed::NotYet(seen),
+            };
+            if state.is_active() {
+                return Probed::Passed;
+            }
+            let seen = format!("{unit} is {state}");
+            if state.can_never_start() {
+                return Probed::Failed(self.explained(unit, seen));
+            }
+            if !state.is_failed() {
+                failed_since = None;
+                return Probed::NotYet(seen);
+            }
+            let since = *failed_since.get_or_insert_with(Instant::now);
+            if since.elapsed() < self.settings.patience {
+                return Probed::NotYet(seen);
+            }
+            Probed::Failed(self.explained(unit, seen))
+        })
+    }
+
+    /// What was seen, and what PID 1 and the journal have to say of it.
+    fn explained(&self, unit: &str, seen: String) -> String {
+        match self.node.explain(unit) {
+            Some(more) => format!("{seen}\n{more}"),
+            None => seen,
+        }
+    }
+
+    /// Looks again and again until `look` passes, fails for good, or the deadline is over.
+    fn wait(&self, check: &str, mut look: impl FnMut() -> Probed) -> Result<(), Verdict> {
+        let (mut pause, longest) = self.settings.pauses;
+        let mut last_seen = String::new();
+        loop {
+            self.not_cancelled()?;
+            match look() {
+                Probed::Passed => {
+                    self.tell(HealthEvent::Passed {
+                        check: check.to_owned(),
+                    });
+                    return Ok(());
+                }
+                Probed::Failed(output) => {
+                    return Err(Verdict::Unhealthy {
+                        check: check.to_owned(),
+                        output: tail(&output),
+                    });
+                }
+                Probed::NotYet(seen) => {
+                    if seen != last_seen {
+                        self.tell(HealthEvent::Waiting {
+                            check: check.to_owned(),
+                            seen: seen.clone(),
+                        });
+                        last_seen = seen;
+                    }
+                }
+            }
+            if self.left().is_zero() {
+                let unit = check.strip_prefix("unit ").unwrap_or_default();
+                return Err(Verdict::Late {
+                    check: check.to_owned(),
+                    output: tail(&self.explained(unit, last_seen)),
+                });
+            }
+            self.pause(pause)?;
+            pause = pause.saturating_mul(2).min(longest);
+        }
+    }
+
+    /// Gives starting units time to fail or to start, so that they are judged by what they become. A unit that
+    /// starts for ever does not hold the boot up.
+    fn rest(&self) -> Result<(), Verdict> {
+        let (mut pause, longest) = self.settings.pauses;
+        let began = Instant::now();
+        while began.elapsed() < self.settings.rest && !self.left().is_zero() {
+            match self.node.starting_units() {
+                Ok(units) if units.is_empty() => return Ok(()),
+                Ok(units) => self.tell(HealthEvent::Waiting {
+                    check: "boot at rest".to_owned(),
+                    seen: format!("starting: {}", units.join(", ")),
+                }),
+                Err(seen) => self.tell(HealthEvent::Waiting {
+                    check: "boot at rest".to_owned(),
+                    seen,
+                }),
+            }
+            self.pause(pause)?;
+            pause = pause.saturating_mul(2).min(longest);
+        }
+        Ok(())
+    }
+
+    fn scripts(&self, kind: &str) -> Result<Vec<Script>, Verdict> {
+        scripts::collect(&self.settings.script_folders, kind).map_err(|error| Verdict::Unhealthy {
+            check: kind.to_owned(),
+            output: error.to_string(),
+        })
+    }
+
+    fn required(&self, script: &Script) -> Result<(), Verdict> {
+        let check = script.check();
+        let (mut pause, longest) = self.settings.pauses;
+        let mut attempt: u32 = 1;
+        loop {
+            match self.script(script)? {
+                ScriptEnd::Succeeded => {
+                    self.tell(HealthEvent::Passed { check });
+                    return Ok(());
+                }
+                ScriptEnd::Failed { output } if attempt >= self.settings.attempts => {
+                    return Err(Verdict::Unhealthy { check, output });
+                }
+                ScriptEnd::Failed { output } if self.left().is_zero() => {
+                    return Err(Verdict::Late { check, output });
+                }
+                ScriptEnd::Failed { output } => self.tell(HealthEvent::Waiting {
+                    check: check.clone(),
+                    seen: output,
+                }),
+            }
+            attempt = attempt.saturating_add(1);
+            self.pause(pause)?;
+            pause = pause.saturating_mul(2).min(longest);
+        }
+    }
+
+    fn script(&self, script: &Script) -> Result<ScriptEnd, Verdict> {
+        self.not_cancelled()?;
+        let left = self.left();
+        if left.is_zero() {
+            return Err(Verdict::Late {
+                check: script.check(),
+                output: "the deadline passed before it could run".to_owned(),
+            });
+        }
+        let timeout = self.settings.script_timeout.min(left);
+        let end = self.node.script(script, timeout, self.cancel);
+        self.not_cancelled()?;
+        Ok(match end {
+            ScriptEnd::Succeeded => ScriptEnd::Succeeded,
+            ScriptEnd::Failed { output } => ScriptEnd::Failed {
+                output: tail(&output),
+            },
+        })
+    }
+
+    fn no_new_failures(&self) -> Result<(), Verdict> {
+        let Some(before) = &self.settings.failed_before else {
+            return Ok(());
+        };
+        let mut since: Option<(Instant, Vec<String>)> = None;
+        self.wait("no newly failed units", || {
+            let failed = match self.node.failed_units() {
+                Ok(failed) => failed,
+                Err(seen) => return Probed::NotYet(seen),
+            };
+            let new: Vec<String> = failed
+                .into_iter()
+                .filter(|unit| !before.contains(unit) && !node::is_ours(unit))
+                .collect();
+            if new.is_empty() {
+                return Probed::Passed;
+            }
+            let seen = format!("failed, and did not before the upgrade: {}", new.join(", "));
+            match &since {
+                Some((began, which)) if *which == new => {
+                    if began.elapsed() < self.settings.patience {
+                        return Probed::NotYet(seen);
+                    }
+                    let first = new.first().map(String::as_str).unwrap_or_default();
+                    Probed::Failed(self.explained(first, seen))
+                }
+                _ => {
+                    since = Some((Instant::now(), new));
+                    Probed::NotYet(seen)
+                }
+            }
+        })
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    fn tell(&self, event: HealthEvent) {
+        (self.on_event)(event);
+    }
+
+    fn not_cancelled(&self) -> Result<(), Verdict> {
+        if self.cancel.is_cancelled() {
+            return Err(Verdict::Cancelled);
+        }
+        Ok(())
+    }
+
+    /// Waits, no longer than the deadline, and looks for a cancellation meanwhile.
+    fn pause(&self, pause: Duration) -> Result<(), Verdict> {
+        let end = Instant::now() + pause.min(self.left());
+        loop {
+            self.not_cancelled()?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(Duration::from_millis(200)));
+        }
+    }
+}
+
+/// The end of a text, at most [`OUTPUT_LIMIT`] bytes of it.
+fn tail(text: &str) -> String {
+    let text = text.trim_end();
+    let start = text.len().saturating_sub(OUTPUT_LIMIT);
+    let start = (start..text.len())
+        .find(|at| text.is_char_boundary(*at))
+        .unwrap_or(text.len());
+    match text.get(start..) {
+        Some(end) if start > 0 => format!("…{end}"),
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
