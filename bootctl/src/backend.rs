@@ -290,7 +290,7 @@ pub enum Transition {
         image: StagedImage,
         /// Size of the kernel in bytes where it is known.
         kernel: Option<u64>,
-        /// Size of the initrd in bytes; `None` where there is none or it is not known.
+        /// Size of the initrd in bytes where it is known.
         initrd: Option<u64>,
     },
     /// Make the next boot a trial of the slot.
@@ -299,6 +299,12 @@ pub enum Transition {
         slot: SlotName,
         /// How.
         options: BootOptions,
+    },
+    /// The boot loader starts the armed slot and takes a try off it. Not something slotd does: it
+    /// stands in a sequence so that what comes after the boot can be planned too.
+    TrialBoot {
+        /// The slot.
+        slot: SlotName,
     },
     /// Take an armed trial back.
     Disarm {

@@ -1,22 +1,206 @@
-//! Which slot is booted.
+//! Which slot is booted: what the root's device, the boot loader and the command line say. All that
+//! speak must agree.
 
-use crate::discovery::FoundSlots;
-use crate::error::Result;
+use std::path::Path;
+
+use uuid::Uuid;
+
+use crate::block::command_line;
+use crate::discovery::{FoundSlots, Node};
+use crate::efivar::LoaderVariables;
+use crate::entry::EntryName;
+use crate::error::{Error, Result};
+use crate::slot::SlotName;
 use crate::system::System;
-use crate::table::{Booted, Evidence, Witness};
+use crate::table::{Booted, Evidence, Partition, Witness};
 
+/// Hears every witness, and the one of a loader backend if there is any.
 pub(crate) fn weigh(
-    _system: &System,
+    system: &System,
     found: &FoundSlots,
     loader: Option<Witness>,
 ) -> Result<(Booted, Evidence)> {
-    let slot = |number| found.root.devices.contains(&number);
-    let booted = if slot(found.a.number) {
-        Booted::Slot(crate::slot::SlotName::A)
-    } else if slot(found.b.number) {
-        Booted::Slot(crate::slot::SlotName::B)
-    } else {
-        Booted::Neither
+    let mut witnesses = vec![root_device(found)?];
+    witnesses.extend(loader_variables(system)?);
+    witnesses.extend(loader);
+    witnesses.extend(slot_option(system)?);
+    witnesses.extend(root_option_witness(system, found)?);
+    let evidence = Evidence(witnesses);
+
+    let mut said = evidence.0.iter().filter_map(|witness| witness.says);
+    let booted = match said.next() {
+        Some(first) if said.all(|other| other == first) => first,
+        Some(_) => {
+            return Err(Error::EvidenceDisagrees {
+                evidence: evidence.to_string(),
+            });
+        }
+        // Root is a RAM disk and nobody names a slot: a rescue system.
+        None if found.root.unresolved.is_empty() => Booted::Neither,
+        None => {
+            return Err(Error::EvidenceDisagrees {
+                evidence: evidence.to_string(),
+            });
+        }
     };
-    Ok((booted, Evidence(loader.into_iter().collect())))
+    Ok((booted, evidence))
+}
+
+fn root_device(found: &FoundSlots) -> Result<Witness> {
+    let root = &found.root;
+    let stands_on = |partition: &Partition| root.devices.contains(&partition.number);
+    let says = match (stands_on(&found.a), stands_on(&found.b)) {
+        (true, true) => {
+            return Err(Error::EvidenceDisagrees {
+                evidence: format!("the running root stands on both slots ({})", root.found),
+            });
+        }
+        (true, false) => Some(Booted::Slot(SlotName::A)),
+        (false, true) => Some(Booted::Slot(SlotName::B)),
+        (false, false) if root.unresolved.is_empty() && !root.devices.is_empty() => {
+            Some(Booted::Neither)
+        }
+        (false, false) => None,
+    };
+    let mut text = if root.found.is_empty() {
+        "no device".to_owned()
+    } else {
+        root.found.clone()
+    };
+    if !root.unresolved.is_empty() {
+        text.push_str(&format!(", not found: {}", root.unresolved.join(", ")));
+    }
+    Ok(Witness {
+        source: "root device (/proc/self/mountinfo)".to_owned(),
+        found: text,
+        says,
+    })
+}
+
+fn loader_variables(system: &System) -> Result<Vec<Witness>> {
+    let variables = LoaderVariables::read(system)?;
+    let count_name = variables.boot_count_name().map(str::to_owned);
+    let named = [
+        ("EFI variable LoaderEntrySelected", variables.selected),
+        ("EFI variable LoaderBootCountPath", count_name),
+    ];
+    Ok(named
+        .into_iter()
+        .filter_map(|(source, name)| name.map(|name| (source, name)))
+        .map(|(source, found)| {
+            let slot = EntryName::parse(&found).and_then(|name| name.slot());
+            Witness {
+                source: source.to_owned(),
+                found,
+                says: slot.map(Booted::Slot),
+            }
+        })
+        .collect())
+}
+
+/// `slotd.slot=` as our boot entries set it.
+fn slot_option(system: &System) -> Result<Option<Witness>> {
+    let words = command_line(system)?;
+    let Some(value) = words
+        .iter()
+        .rev()
+        .find_map(|word| word.strip_prefix("slotd.slot="))
+    else {
+        return Ok(None);
+    };
+    let says = value.parse().ok().map(Booted::Slot);
+    Ok(Some(Witness {
+        source: "command line slotd.slot=".to_owned(),
+        found: value.to_owned(),
+        says,
+    }))
+}
+
+fn root_option_witness(system: &System, found: &FoundSlots) -> Result<Option<Witness>> {
+    let option = root_option(system, &found.node)?;
+    let Some(value) = option.value else {
+        return Ok(None);
+    };
+    let is = |slot: &Partition| {
+        option
+            .names
+            .as_ref()
+            .is_some_and(|names| names.matches(slot))
+            || option
+                .partition
+                .as_ref()
+                .is_some_and(|partition| partition.number == slot.number)
+    };
+    let says = match (is(&found.a), is(&found.b)) {
+        (true, false) => Some(Booted::Slot(SlotName::A)),
+        (false, true) => Some(Booted::Slot(SlotName::B)),
+        (true, true) => None,
+        (false, false) => option.partition.is_some().then_some(Booted::Neither),
+    };
+    Ok(Some(Witness {
+        source: "command line root=".to_owned(),
+        found: value,
+        says,
+    }))
+}
+
+/// What `root=` on the command line names.
+#[derive(Debug, Default)]
+pub(crate) struct RootOption {
+    /// The value as it stands there.
+    pub(crate) value: Option<String>,
+    /// What it names, where it names a partition.
+    names: Option<RootName>,
+    /// The partition, where there is exactly one such.
+    pub(crate) partition: Option<Partition>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum RootName {
+    Uuid(Uuid),
+    Label(String),
+}
+
+impl RootName {
+    fn matches(&self, partition: &Partition) -> bool {
+        match self {
+            Self::Uuid(uuid) => partition.uuid == Some(*uuid),
+            Self::Label(label) => partition.label == *label,
+        }
+    }
+}
+
+/// Reads `root=`. File-system labels and UUIDs name no partition: both slots may carry the same.
+pub(crate) fn root_option(system: &System, node: &Node) -> Result<RootOption> {
+    let words = command_line(system)?;
+    // The kernel takes the last one.
+    let Some(value) = words
+        .iter()
+        .rev()
+        .find_map(|word| word.strip_prefix("root="))
+    else {
+        return Ok(RootOption::default());
+    };
+    let mut option = RootOption {
+        value: Some(value.to_owned()),
+        ..RootOption::default()
+    };
+    if let Some(text) = value.strip_prefix("PARTUUID=") {
+        option.names = text.parse().ok().map(RootName::Uuid);
+    } else if let Some(label) = value.strip_prefix("PARTLABEL=") {
+        option.names = Some(RootName::Label(label.to_owned()));
+    } else if value.starts_with("/dev/") && value != "/dev/root" {
+        let device = node.resolve(Path::new(value))?;
+        option.partition = device.map(|device| node.describe(device));
+    }
+    if let Some(names) = &option.names {
+        let mut matching = node
+            .partitions()
+            .filter(|partition| names.matches(partition));
+        option.partition = match (matching.next(), matching.next()) {
+            (Some(one), None) => Some(one.clone()),
+            _ => None,
+        };
+    }
+    Ok(option)
 }

@@ -7,14 +7,21 @@
 //! configuration.
 
 mod backend;
+mod block;
 mod discovery;
+mod efivar;
+pub mod entry;
 mod error;
 mod evidence;
 mod facts;
+#[cfg(any(test, feature = "fixture"))]
+pub mod fixture;
+mod gpt;
 mod inspect;
 mod ioctl;
 mod memory;
-mod model;
+pub mod model;
+mod mounts;
 mod proof;
 mod rules;
 mod slot;

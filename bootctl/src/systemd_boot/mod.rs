@@ -1,32 +1,45 @@
 //! systemd-boot: Boot Loader Specification entries with counters in their file names.
+//!
+//! A trial wins by sort order alone: our entries share `sort-key` and `machine-id`, and the newest
+//! install sequence (`version`) comes first. The loader counts a trial down by renaming its entry,
+//! and passes to the older slot once none is left. Confirming is one rename.
 
-use std::path::{Path, PathBuf};
+mod changes;
+mod esp;
+mod find;
+mod marker;
+mod preflight;
+mod snapshot;
+mod transitions;
+mod uki;
 
+use std::io::Read;
+use std::path::Path;
+
+use self::changes::{BootSource, FileChange, Step};
+use self::esp::Esp;
+pub use self::find::EspSetting;
+use self::snapshot::{Snapshot, problem, slot_path};
+use self::transitions::Circumstances;
 use crate::backend::{
-    Backend, BootOptions, LoaderState, PlannedChange, PreflightRequest, Refusal, StagedImage,
-    Transition,
+    Backend, BootOptions, Counting, LoaderState, NextBoot, PlannedChange, PreflightRequest,
+    Problem, ProblemCode, Refusal, SlotState, StagedImage, Transition,
 };
+use crate::efivar::LoaderVariables;
 use crate::error::{Error, Result};
 use crate::inspect::SlotView;
-use crate::proof::{InactiveSlot, InvalidatedSlot, VerifiedSlot};
+use crate::proof::{InactiveSlot, InvalidatedSlot, ReadBack, VerifiedSlot};
 use crate::slot::SlotName;
 use crate::system::System;
-use crate::table::SlotTable;
+use crate::table::{Booted, SlotTable};
 
-/// Where the EFI system partition is mounted.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum EspSetting {
-    /// `/efi`, `/boot/efi` or `/boot`, whichever is mounted from the disk of the running root.
-    #[default]
-    Auto,
-    /// This directory.
-    Path(PathBuf),
-}
-
-/// The systemd-boot backend.
+/// The systemd-boot backend. Holds no state of its own: every call reads the partition anew.
 #[derive(Debug)]
 pub struct SystemdBoot {
-    esp: PathBuf,
+    system: System,
+    esp: Esp,
+    booted: Booted,
+    partitions: [Option<uuid::Uuid>; 2],
 }
 
 impl SystemdBoot {
@@ -34,23 +47,134 @@ impl SystemdBoot {
     ///
     /// # Errors
     /// [`Error::NoLoader`] where no EFI system partition with systemd-boot's layout is mounted.
-    pub fn open(_system: &System, _table: &SlotTable, esp: &EspSetting) -> Result<Self> {
-        let EspSetting::Path(esp) = esp else {
-            return Err(not_found());
-        };
-        Ok(Self { esp: esp.clone() })
+    pub fn open(system: &System, table: &SlotTable, setting: &EspSetting) -> Result<Self> {
+        Ok(Self {
+            system: system.clone(),
+            esp: find::find(system, table, setting)?,
+            booted: table.booted,
+            partitions: [table.a.uuid, table.b.uuid],
+        })
     }
 
     /// Where the EFI system partition is mounted.
     #[must_use]
     pub fn esp(&self) -> &Path {
-        &self.esp
+        &self.esp.root
     }
-}
 
-fn not_found() -> Error {
-    Error::NoLoader {
-        problem: "no EFI system partition is mounted".to_owned(),
+    fn circumstances(&self) -> Result<Circumstances> {
+        Ok(Circumstances {
+            booted: self.booted,
+            partitions: self.partitions,
+            variables: LoaderVariables::read(&self.system)?,
+        })
+    }
+
+    /// Plans a transition on what is there now, applies it, and reads it back.
+    fn run(&self, transition: &Transition) -> Result<()> {
+        self.run_with(
+            |circumstances, snapshot| transitions::steps(circumstances, snapshot, transition),
+            &|_| {
+                Err(Error::Internal(
+                    "a transition without an image copies boot files".to_owned(),
+                ))
+            },
+        )
+    }
+
+    fn run_with(
+        &self,
+        plan: impl FnOnce(&Circumstances, &Snapshot) -> Result<Vec<Step>>,
+        open: &esp::OpenSource<'_>,
+    ) -> Result<()> {
+        let _lock = self.esp.lock()?;
+        let circumstances = self.circumstances()?;
+        let mut expected = self.esp.read()?;
+        let steps = plan(&circumstances, &expected)?;
+        let mut copied = Vec::new();
+        for mut step in steps {
+            if let FileChange::WriteMarker { marker, .. } = &mut step.change {
+                **marker = Snapshot::complete_marker(marker, &copied);
+            }
+            tracing::debug!(change = ?step.change, why = %step.why, "boot loader data");
+            if let Some((source, record)) = self.esp.apply(&step, open)? {
+                copied.push((source, record));
+                if let FileChange::Copy { size, .. } = &mut step.change {
+                    *size = Some(record.size);
+                }
+            }
+            expected.apply(&step.change);
+        }
+        self.read_back(&expected)
+    }
+
+    /// Whether the partition says what was written.
+    fn read_back(&self, expected: &Snapshot) -> Result<()> {
+        let found = self.esp.read()?;
+        let differs = expected
+            .files
+            .iter()
+            .find(|(path, content)| found.files.get(*path) != Some(content))
+            .map(|(path, _)| path)
+            .or_else(|| {
+                found
+                    .files
+                    .keys()
+                    .find(|path| !expected.files.contains_key(*path))
+            });
+        match differs {
+            None => Ok(()),
+            Some(path) => Err(Error::ReadBack {
+                path: self.esp.root.join(path),
+                problem: match (expected.files.get(path), found.files.get(path)) {
+                    (Some(_), None) => "it is missing".to_owned(),
+                    (None, _) => "it should not be there".to_owned(),
+                    (Some(_), Some(_)) => "its content differs".to_owned(),
+                },
+            }),
+        }
+    }
+
+    fn problems(
+        &self,
+        circumstances: &Circumstances,
+        snapshot: &Snapshot,
+        next: &NextBoot,
+        counting: Counting,
+    ) -> Vec<Problem> {
+        let findings = SlotName::BOTH.map(|slot| circumstances.findings(snapshot, slot));
+        let good = findings.iter().any(|slot| slot.state == SlotState::Good);
+        let mut problems: Vec<Problem> = findings
+            .into_iter()
+            .flat_map(|findings| findings.problems)
+            .collect();
+        if !good {
+            problems.push(problem(
+                ProblemCode::NoGoodSlot,
+                "neither slot is good".to_owned(),
+            ));
+        }
+        if counting == Counting::Inactive {
+            problems.push(problem(
+                ProblemCode::CountingInactive,
+                "the loader does not count boots, so a trial would not end by itself (the boot \
+                 partition was read-only or full to it, or it cannot count)"
+                    .to_owned(),
+            ));
+        }
+        if let NextBoot::Foreign { id } = next {
+            problems.push(problem(
+                ProblemCode::ForeignDefault,
+                format!("the loader would start {id}, which is not slotd's"),
+            ));
+        }
+        if find::mounted_read_only(&self.system, &self.esp.root) {
+            problems.push(problem(
+                ProblemCode::NotWritable,
+                format!("{} is mounted read-only", self.esp.root.display()),
+            ));
+        }
+        problems
     }
 }
 
@@ -60,52 +184,135 @@ impl Backend for SystemdBoot {
     }
 
     fn state(&self) -> Result<LoaderState> {
-        Err(not_found())
+        let circumstances = self.circumstances()?;
+        let snapshot = self.esp.read()?;
+        let situation = circumstances.situation(&snapshot);
+        let next = circumstances.next(&snapshot);
+        let counting = preflight::counting_of(&circumstances, &snapshot);
+        Ok(LoaderState {
+            backend: self.name().to_owned(),
+            a: situation.a,
+            b: situation.b,
+            staged: situation.staged(),
+            trial_boot: situation.trial_boot(),
+            problems: self.problems(&circumstances, &snapshot, &next, counting),
+            image_a: situation.image_a,
+            image_b: situation.image_b,
+            next,
+            counting,
+        })
     }
 
-    fn preflight(&self, _request: &PreflightRequest) -> Vec<Refusal> {
-        Vec::new()
+    fn preflight(&self, request: &PreflightRequest) -> Vec<Refusal> {
+        match self.circumstances() {
+            Ok(circumstances) => preflight::refusals(&self.esp, &circumstances, request),
+            Err(error) => vec![Refusal {
+                code: crate::backend::RefusalCode::Unreadable,
+                message: error.chain(),
+            }],
+        }
     }
 
-    fn invalidate(&self, _slot: InactiveSlot) -> Result<InvalidatedSlot> {
-        Err(not_found())
+    fn invalidate(&self, slot: InactiveSlot) -> Result<InvalidatedSlot> {
+        self.run(&Transition::Invalidate { slot: slot.name() })?;
+        Ok(InvalidatedSlot::new(slot))
     }
 
     fn install_boot_files(
         &self,
-        _slot: &VerifiedSlot,
-        _view: &SlotView,
-        _staged: &StagedImage,
+        slot: &VerifiedSlot,
+        view: &SlotView,
+        staged: &StagedImage,
         _options: &BootOptions,
     ) -> Result<()> {
-        Err(not_found())
+        // Asked before anything is written.
+        view.kernel()?;
+        let slot = slot.name();
+        self.run_with(
+            |circumstances, snapshot| {
+                circumstances.situation(snapshot).install_boot_files(slot)?;
+                Ok(transitions::install_from(
+                    snapshot,
+                    slot,
+                    &view.facts,
+                    staged,
+                ))
+            },
+            &|source| -> Result<Box<dyn Read + '_>> {
+                match source {
+                    BootSource::Kernel => Ok(Box::new(view.kernel()?)),
+                    BootSource::Initrd => match view.initrd() {
+                        Some(initrd) => Ok(Box::new(initrd)),
+                        None => Err(Error::Internal("an initrd that is not there".to_owned())),
+                    },
+                }
+            },
+        )
     }
 
-    fn verified(&self, _table: &SlotTable, _slot: SlotName) -> Result<Option<VerifiedSlot>> {
-        Err(not_found())
+    fn verified(&self, table: &SlotTable, slot: SlotName) -> Result<Option<VerifiedSlot>> {
+        let marker = match self.esp.read()?.marker(slot) {
+            None => return Ok(None),
+            Some(Err(problem)) => {
+                let path = self.esp.root.join(slot_path(slot, "image.json"));
+                return Err(Error::Malformed { path, problem });
+            }
+            Some(Ok(marker)) => marker,
+        };
+        let proof = ReadBack::of_marker(&marker.image)?;
+        Ok(Some(VerifiedSlot::from_marker(
+            table.inactive(slot)?,
+            proof,
+        )))
     }
 
-    fn arm(&self, _slot: &VerifiedSlot, _tries: u32, _options: &BootOptions) -> Result<()> {
-        Err(not_found())
+    fn arm(&self, slot: &VerifiedSlot, tries: u32, options: &BootOptions) -> Result<()> {
+        let slot = slot.name();
+        let options = BootOptions {
+            tries,
+            ..options.clone()
+        };
+        // The boot files may have been damaged since they were installed.
+        if let Some(Ok(marker)) = self.esp.read()?.marker(slot)
+            && let Some(boot) = marker.boot
+        {
+            self.esp.compare(&slot_path(slot, "linux"), boot.kernel)?;
+            if let Some(initrd) = boot.initrd {
+                self.esp.compare(&slot_path(slot, "initrd"), initrd)?;
+            }
+        }
+        self.run(&Transition::Arm { slot, options })
     }
 
-    fn disarm(&self, _slot: SlotName) -> Result<()> {
-        Err(not_found())
+    fn disarm(&self, slot: SlotName) -> Result<()> {
+        self.run(&Transition::Disarm { slot })
     }
 
-    fn mark_good(&self, _slot: SlotName) -> Result<()> {
-        Err(not_found())
+    fn mark_good(&self, slot: SlotName) -> Result<()> {
+        self.run(&Transition::MarkGood { slot })
     }
 
-    fn mark_bad(&self, _slot: SlotName) -> Result<()> {
-        Err(not_found())
+    fn mark_bad(&self, slot: SlotName) -> Result<()> {
+        self.run(&Transition::MarkBad { slot })
     }
 
-    fn select(&self, _slot: SlotName) -> Result<()> {
-        Err(not_found())
+    fn select(&self, slot: SlotName) -> Result<()> {
+        self.run(&Transition::Select { slot })
     }
 
-    fn plan_sequence(&self, _transitions: &[Transition]) -> Result<Vec<PlannedChange>> {
-        Err(not_found())
+    fn plan_sequence(&self, planned: &[Transition]) -> Result<Vec<PlannedChange>> {
+        let mut circumstances = self.circumstances()?;
+        let mut snapshot = self.esp.read()?;
+        let root = self.esp.root.display().to_string();
+        let mut changes = Vec::new();
+        for transition in planned {
+            let steps = transitions::steps(&circumstances, &snapshot, transition)?;
+            if let Transition::TrialBoot { slot } = transition {
+                circumstances.booted = Booted::Slot(*slot);
+            }
+            changes.extend(steps.iter().map(|step| step.planned(&root)));
+            snapshot = transitions::after(&snapshot, &steps);
+        }
+        Ok(changes)
     }
 }

@@ -1,0 +1,153 @@
+//! Reads the variables that systemd-boot leaves for the running system. Never writes any.
+
+use std::fs;
+use std::io::ErrorKind as IoKind;
+
+use uuid::Uuid;
+
+use crate::error::{Error, Result};
+use crate::system::System;
+
+/// Vendor GUID of the Boot Loader Interface.
+const LOADER_VENDOR: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
+
+/// `EFI_LOADER_FEATURE_BOOT_COUNTING` in LoaderFeatures.
+const FEATURE_BOOT_COUNTING: u64 = 1 << 4;
+
+/// The variables of the Boot Loader Interface that matter here, each `None` where it is not set.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct LoaderVariables {
+    /// Name and version of the loader that started this system.
+    pub(crate) info: Option<String>,
+    /// Id of the entry that was started.
+    pub(crate) selected: Option<String>,
+    /// Path of the entry whose counter was taken down for this boot. It outlives a confirmation.
+    pub(crate) boot_count_path: Option<String>,
+    /// Pattern of the default entry, set in the loader's menu or by `bootctl set-default`.
+    pub(crate) default: Option<String>,
+    /// The same in newer versions, where it outranks the sort order too.
+    pub(crate) preferred: Option<String>,
+    /// Entry for the next boot only; the loader deletes it when it reads it.
+    pub(crate) one_shot: Option<String>,
+    /// Entry that `@saved` stands for.
+    pub(crate) last_booted: Option<String>,
+    /// Partition that the loader was started from.
+    pub(crate) device: Option<Uuid>,
+    /// Whether the loader says that it counts boots; `None` where it says nothing.
+    pub(crate) counts: Option<bool>,
+}
+
+impl LoaderVariables {
+    /// Reads them all.
+    pub(crate) fn read(system: &System) -> Result<Self> {
+        Ok(Self {
+            info: string(system, "LoaderInfo")?,
+            selected: string(system, "LoaderEntrySelected")?,
+            boot_count_path: string(system, "LoaderBootCountPath")?,
+            default: string(system, "LoaderEntryDefault")?,
+            preferred: string(system, "LoaderEntryPreferred")?,
+            one_shot: string(system, "LoaderEntryOneShot")?,
+            last_booted: string(system, "LoaderEntryLastBooted")?,
+            device: string(system, "LoaderDevicePartUUID")?.and_then(|text| text.parse().ok()),
+            counts: features(system)?.map(|bits| bits & FEATURE_BOOT_COUNTING != 0),
+        })
+    }
+
+    /// File name of the entry that this boot took a try from.
+    pub(crate) fn boot_count_name(&self) -> Option<&str> {
+        let path = self.boot_count_path.as_deref()?;
+        path.rsplit(['\\', '/']).next()
+    }
+}
+
+/// The data behind the four attribute bytes.
+fn data(system: &System, name: &str) -> Result<Option<Vec<u8>>> {
+    let path = system.efivars().join(format!("{name}-{LOADER_VENDOR}"));
+    match fs::read(&path) {
+        Ok(bytes) => match bytes.get(4..) {
+            Some(data) => Ok(Some(data.to_vec())),
+            None => Err(Error::malformed(
+                &path,
+                "shorter than its four attribute bytes",
+            )),
+        },
+        Err(error) if error.kind() == IoKind::NotFound => Ok(None),
+        Err(error) => Err(Error::io("read", path)(error)),
+    }
+}
+
+/// A UTF-16 variable, up to its NUL. An empty one counts as unset, as it does for the loader.
+fn string(system: &System, name: &str) -> Result<Option<String>> {
+    let Some(data) = data(system, name)? else {
+        return Ok(None);
+    };
+    let units: Vec<u16> = data
+        .chunks_exact(2)
+        .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+        .take_while(|unit| *unit != 0)
+        .collect();
+    let text = String::from_utf16_lossy(&units);
+    Ok((!text.is_empty()).then_some(text))
+}
+
+fn features(system: &System) -> Result<Option<u64>> {
+    let Some(data) = data(system, "LoaderFeatures")? else {
+        return Ok(None);
+    };
+    Ok(data.first_chunk().map(|bytes| u64::from_le_bytes(*bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::{LOADER_VENDOR, LoaderVariables};
+    use crate::system::System;
+
+    #[test]
+    fn variables_are_utf16_behind_four_attribute_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let system = System::at(dir.path());
+        assert_eq!(
+            LoaderVariables::read(&system).unwrap(),
+            LoaderVariables::default()
+        );
+
+        fs::create_dir_all(system.efivars()).unwrap();
+        let put = |name: &str, data: &[u8]| {
+            let mut bytes = vec![6, 0, 0, 0];
+            bytes.extend_from_slice(data);
+            fs::write(
+                system.efivars().join(format!("{name}-{LOADER_VENDOR}")),
+                bytes,
+            )
+            .unwrap();
+        };
+        // "\l\s+2-1.conf" with NUL, and a features word with bit 4 only.
+        put(
+            "LoaderBootCountPath",
+            b"\\\0l\0\\\0s\0+\02\0-\01\0.\0c\0o\0n\0f\0\0\0",
+        );
+        put("LoaderFeatures", &[0x10, 0, 0, 0, 0, 0, 0, 0]);
+        let variables = LoaderVariables::read(&system).unwrap();
+        assert_eq!(variables.boot_count_name(), Some("s+2-1.conf"));
+        assert_eq!(variables.counts, Some(true));
+
+        put("LoaderFeatures", &[0x0f, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(LoaderVariables::read(&system).unwrap().counts, Some(false));
+    }
+
+    #[test]
+    fn a_variable_without_attributes_is_an_error_that_names_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let system = System::at(dir.path());
+        fs::create_dir_all(system.efivars()).unwrap();
+        fs::write(
+            system.efivars().join(format!("LoaderInfo-{LOADER_VENDOR}")),
+            [1],
+        )
+        .unwrap();
+        let error = LoaderVariables::read(&system).unwrap_err();
+        assert!(error.to_string().contains("LoaderInfo"), "{error}");
+    }
+}

@@ -1,0 +1,432 @@
+//! The mounted EFI system partition: found, read into a snapshot, changed step by step.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{ErrorKind as IoKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::libc;
+use nix::unistd::syncfs;
+
+use super::changes::{BootSource, FileChange, Step};
+use super::marker::FileRecord;
+use super::snapshot::{ENTRIES, FileContent, LOADER_CONF, Snapshot, normalized, slot_path};
+use super::uki;
+use crate::entry::{EntryName, EntryText};
+use crate::error::{Error, Result};
+use crate::model::ModelEntry;
+use crate::slot::SlotName;
+
+/// Longest entry, marker or configuration that is read, in bytes.
+const TEXT_LIMIT: u64 = 64 * 1024;
+/// Piece in which boot files are copied, in bytes.
+const PIECE: usize = 256 * 1024;
+/// How long another program's change is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A mounted boot partition.
+#[derive(Debug, Clone)]
+pub(crate) struct Esp {
+    /// Where it is mounted.
+    pub(crate) root: PathBuf,
+    /// An extended boot loader partition, whose entries the loader lists, too.
+    pub(crate) extended: Option<PathBuf>,
+}
+
+/// Held while a transition reads, plans and changes.
+#[derive(Debug)]
+pub(crate) struct EspLock(#[expect(dead_code, reason = "held for its lock only")] File);
+
+/// Opens a boot file of the written slot for reading.
+pub(crate) type OpenSource<'a> = dyn Fn(BootSource) -> Result<Box<dyn Read + 'a>> + 'a;
+
+impl Esp {
+    /// Waits until no other program changes the loader's data.
+    pub(crate) fn lock(&self) -> Result<EspLock> {
+        let directory = File::open(&self.root).map_err(Error::io("open", &self.root))?;
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match directory.try_lock() {
+                Ok(()) => return Ok(EspLock(directory)),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(50));
+                }
+                Err(TryLockError::WouldBlock) => {
+                    let busy = std::io::Error::from(IoKind::ResourceBusy);
+                    return Err(Error::io("lock, another program changes", &self.root)(busy));
+                }
+                Err(TryLockError::Error(error)) => {
+                    return Err(Error::io("lock", &self.root)(error));
+                }
+            }
+        }
+    }
+
+    /// Reads everything that matters.
+    pub(crate) fn read(&self) -> Result<Snapshot> {
+        let mut snapshot = Snapshot::default();
+        self.read_directory(&mut snapshot, "loader", |name| name == "loader.conf")?;
+        self.read_directory(&mut snapshot, ENTRIES, |_| true)?;
+        for directory in ["slotd", "slotd/a", "slotd/b"] {
+            self.read_directory(&mut snapshot, directory, |name| name == "image.json")?;
+        }
+        self.read_referenced(&mut snapshot)?;
+        snapshot.others = uki::list(&self.root.join("EFI/Linux"))?;
+        if let Some(extended) = &self.extended {
+            snapshot
+                .others
+                .extend(uki::list(&extended.join("EFI/Linux"))?);
+            snapshot.others.extend(entries_elsewhere(extended)?);
+        }
+        Ok(snapshot)
+    }
+
+    fn read_directory(
+        &self,
+        snapshot: &mut Snapshot,
+        directory: &str,
+        with_content: impl Fn(&str) -> bool,
+    ) -> Result<()> {
+        let place = self.root.join(directory);
+        let Some(listing) = list(&place)? else {
+            return Ok(());
+        };
+        snapshot.directories.insert(directory.to_owned());
+        for (name, size) in listing {
+            let bytes = if with_content(&name) {
+                Some(read_text(&place.join(&name))?)
+            } else {
+                None
+            };
+            let path = format!("{directory}/{name}");
+            if directory != "loader" || path == LOADER_CONF {
+                snapshot.files.insert(path, FileContent { size, bytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks for the files elsewhere that entries name.
+    fn read_referenced(&self, snapshot: &mut Snapshot) -> Result<()> {
+        let mut wanted = Vec::new();
+        for (name, content) in snapshot.names_in(ENTRIES) {
+            if EntryName::parse(name).is_some() {
+                let text = content
+                    .bytes
+                    .as_deref()
+                    .map(String::from_utf8_lossy)
+                    .unwrap_or_default();
+                let entry = EntryText::parse(&text);
+                wanted.extend(entry.kernel);
+                wanted.extend(entry.initrds);
+            }
+        }
+        for path in wanted {
+            if let Some(size) = size_below(&self.root, &path)? {
+                snapshot.referenced.insert(normalized(&path), size);
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies one change. Durable when it returns: file and directory are synced, and so is the
+    /// file system. A crash in the middle leaves the old state, or a temporary file beside it that
+    /// the loader passes over. Boot files come back as they were read back.
+    pub(crate) fn apply(
+        &self,
+        step: &Step,
+        open: &OpenSource<'_>,
+    ) -> Result<Option<(BootSource, FileRecord)>> {
+        match &step.change {
+            FileChange::MakeDirectory { path } => {
+                let place = self.root.join(path);
+                match fs::create_dir(&place) {
+                    Ok(()) => self.sync_parent(&place)?,
+                    Err(error) if error.kind() == IoKind::AlreadyExists => {}
+                    Err(error) => return Err(Error::io("make directory", place)(error)),
+                }
+            }
+            FileChange::Write { path, bytes } => self.replace(path, &mut bytes.as_slice())?,
+            FileChange::WriteMarker { path, marker } => {
+                self.replace(path, &mut marker.render().as_slice())?;
+            }
+            FileChange::Copy { path, source, .. } => {
+                let mut content = Summed::new(open(*source)?);
+                self.replace(path, &mut content)?;
+                let record = content.record();
+                self.compare(path, record)?;
+                return Ok(Some((*source, record)));
+            }
+            FileChange::Rename { from, to } => {
+                let (from, to) = (self.root.join(from), self.root.join(to));
+                self.rename(&from, &to)?;
+            }
+            FileChange::Remove { path } => {
+                let place = self.root.join(path);
+                match fs::remove_file(&place) {
+                    Ok(()) => self.sync_parent(&place)?,
+                    Err(error) if error.kind() == IoKind::NotFound => {}
+                    Err(error) => return Err(Error::io("remove", place)(error)),
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn replace(&self, path: &str, content: &mut dyn Read) -> Result<()> {
+        let target = self.root.join(path);
+        let temporary = self.root.join(format!("{path}.tmp"));
+        let written = write_synced(&temporary, content);
+        if let Err(error) = written {
+            // What cannot be finished gives its room back; the first error is the one to report.
+            if let Err(left) = fs::remove_file(&temporary) {
+                tracing::warn!(file = %temporary.display(), error = %left, "stays behind");
+            }
+            return Err(error);
+        }
+        self.rename(&temporary, &target)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        // While the replaced file is open, FAT does not free its clusters: whichever of the
+        // directory's writes reach the disk first, the name leads to whole content, old or new.
+        let replaced = match File::open(to) {
+            Ok(file) => Some(file),
+            Err(error) if error.kind() == IoKind::NotFound => None,
+            Err(error) => return Err(Error::io("open", to)(error)),
+        };
+        fs::rename(from, to).map_err(Error::io("rename", from))?;
+        self.sync_parent(to)?;
+        drop(replaced);
+        Ok(())
+    }
+
+    fn sync_parent(&self, path: &Path) -> Result<()> {
+        let parent = path.parent().unwrap_or(&self.root);
+        let directory = File::open(parent).map_err(Error::io("open", parent))?;
+        match directory.sync_all() {
+            Ok(()) => {}
+            // Some file systems know no fsync of a directory; syncfs below covers it.
+            Err(error) if error.kind() == IoKind::InvalidInput => {}
+            Err(error) => return Err(Error::io("sync", parent)(error)),
+        }
+        syncfs(directory.as_fd()).map_err(Error::sys("sync the file system of", parent))
+    }
+
+    /// Whether a boot file on the medium is as recorded, past the page cache as far as the kernel
+    /// lets go of it.
+    pub(crate) fn compare(&self, path: &str, expected: FileRecord) -> Result<()> {
+        let place = self.root.join(path);
+        let file = File::open(&place).map_err(Error::io("open", &place))?;
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
+            .map_err(Error::sys("drop cached pages of", &place))?;
+        let mut content = Summed::new(Box::new(&file));
+        std::io::copy(&mut content, &mut std::io::sink()).map_err(Error::io("read", &place))?;
+        let found = content.record();
+        if found == expected {
+            return Ok(());
+        }
+        Err(Error::ReadBack {
+            path: place,
+            problem: format!(
+                "{} bytes with CRC-32 {:08x}, expected {} bytes with {:08x}",
+                found.size, found.crc32, expected.size, expected.crc32
+            ),
+        })
+    }
+
+    /// Whether the partition can be written: makes, syncs, renames and removes a file where the
+    /// entries are. Leaves nothing behind.
+    pub(crate) fn test_write(&self) -> Result<()> {
+        let directory = [ENTRIES, "loader", "."]
+            .into_iter()
+            .map(|place| self.root.join(place))
+            .find(|place| place.is_dir())
+            .unwrap_or_else(|| self.root.clone());
+        let first = directory.join(".slotd-write-test.tmp");
+        let second = directory.join(".slotd-write-test-renamed.tmp");
+        write_synced(
+            &first,
+            &mut b"slotd tests whether this partition is writable\n".as_slice(),
+        )
+        .and_then(|()| self.rename(&first, &second))
+        .and_then(|()| fs::remove_file(&second).map_err(Error::io("remove", &second)))
+        .inspect_err(|_| {
+            for leftover in [&first, &second] {
+                if let Err(error) = fs::remove_file(leftover)
+                    && error.kind() != IoKind::NotFound
+                {
+                    tracing::debug!(file = %leftover.display(), %error, "stays behind");
+                }
+            }
+        })
+    }
+
+    /// Free bytes.
+    pub(crate) fn free(&self) -> Result<u64> {
+        let stat = nix::sys::statvfs::statvfs(&self.root)
+            .map_err(Error::sys("ask the free space of", &self.root))?;
+        let (blocks, size) = (stat.blocks_available(), stat.fragment_size());
+        #[expect(clippy::useless_conversion, reason = "narrower on 32-bit machines")]
+        Ok(u64::from(blocks).saturating_mul(u64::from(size)))
+    }
+
+    /// Bytes of the kernel and initrd that a slot's entry names.
+    pub(crate) fn boot_bytes(&self, snapshot: &Snapshot, slot: SlotName) -> Result<u64> {
+        let mut total = 0_u64;
+        for entry in snapshot.slot_entries(slot).into_iter().take(1) {
+            for path in entry.text.kernel.iter().chain(&entry.text.initrds) {
+                let size = size_below(&self.root, path)?.unwrap_or(0);
+                total = total.saturating_add(size);
+            }
+        }
+        if total == 0 {
+            for file in ["linux", "initrd"] {
+                let content = snapshot.files.get(&slot_path(slot, file));
+                total = total.saturating_add(content.map_or(0, |content| content.size));
+            }
+        }
+        Ok(total)
+    }
+}
+
+/// Counts and sums what is read through it.
+struct Summed<'a> {
+    inner: Box<dyn Read + 'a>,
+    hasher: crc32fast::Hasher,
+    size: u64,
+}
+
+impl<'a> Summed<'a> {
+    fn new(inner: Box<dyn Read + 'a>) -> Self {
+        Self {
+            inner,
+            hasher: crc32fast::Hasher::new(),
+            size: 0,
+        }
+    }
+
+    fn record(self) -> FileRecord {
+        FileRecord {
+            size: self.size,
+            crc32: self.hasher.finalize(),
+        }
+    }
+}
+
+impl Read for Summed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.hasher.update(buffer.get(..read).unwrap_or_default());
+        self.size = self
+            .size
+            .saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+        Ok(read)
+    }
+}
+
+fn write_synced(path: &Path, content: &mut dyn Read) -> Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .custom_flags(libc::O_CLOEXEC)
+        .open(path)
+        .map_err(Error::io("create", path))?;
+    let mut piece = vec![0; PIECE];
+    loop {
+        let read = match content.read(&mut piece) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(error) if error.kind() == IoKind::Interrupted => continue,
+            Err(error) => return Err(Error::io("read the content of", path)(error)),
+        };
+        let bytes = piece.get(..read).unwrap_or_default();
+        file.write_all(bytes).map_err(Error::io("write", path))?;
+    }
+    file.sync_all().map_err(Error::io("sync", path))
+}
+
+/// Regular files of a directory with their sizes, sorted; `None` where there is none.
+pub(crate) fn list(directory: &Path) -> Result<Option<Vec<(String, u64)>>> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if matches!(error.kind(), IoKind::NotFound | IoKind::NotADirectory) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(Error::io("list", directory)(error)),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(Error::io("list", directory))?;
+        let meta = entry.metadata().map_err(Error::io("stat", entry.path()))?;
+        if let (true, Ok(name)) = (meta.is_file(), entry.file_name().into_string()) {
+            files.push((name, meta.len()));
+        }
+    }
+    files.sort();
+    Ok(Some(files))
+}
+
+fn read_text(path: &Path) -> Result<Vec<u8>> {
+    let file = File::open(path).map_err(Error::io("open", path))?;
+    let mut bytes = Vec::new();
+    file.take(TEXT_LIMIT)
+        .read_to_end(&mut bytes)
+        .map_err(Error::io("read", path))?;
+    Ok(bytes)
+}
+
+/// Size of a file that an entry names, found without regard to case as the loader does.
+fn size_below(root: &Path, path: &str) -> Result<Option<u64>> {
+    let mut place = root.to_owned();
+    for part in normalized(path).split('/').filter(|part| !part.is_empty()) {
+        if part == ".." {
+            return Ok(None);
+        }
+        let Ok(entries) = fs::read_dir(&place) else {
+            return Ok(None);
+        };
+        let mut found = None;
+        for entry in entries {
+            let entry = entry.map_err(Error::io("list", &place))?;
+            if entry.file_name().to_string_lossy().to_lowercase() == part {
+                found = Some(entry.path());
+            }
+        }
+        match found {
+            Some(next) => place = next,
+            None => return Ok(None),
+        }
+    }
+    let meta = fs::metadata(&place).map_err(Error::io("stat", &place))?;
+    Ok(meta.is_file().then_some(meta.len()))
+}
+
+/// Entries of another partition that the loader lists besides.
+fn entries_elsewhere(root: &Path) -> Result<Vec<ModelEntry>> {
+    let directory = root.join(ENTRIES);
+    let mut entries = Vec::new();
+    for (file, _) in list(&directory)?.unwrap_or_default() {
+        let Some(name) = EntryName::parse(&file) else {
+            continue;
+        };
+        let bytes = read_text(&directory.join(&file))?;
+        let text = EntryText::parse(&String::from_utf8_lossy(&bytes));
+        let Some(kernel) = text.kernel else { continue };
+        if size_below(root, &kernel)?.is_some() {
+            entries.push(ModelEntry {
+                name,
+                sort_key: text.sort_key,
+                machine_id: text.machine_id,
+                version: text.version,
+            });
+        }
+    }
+    Ok(entries)
+}

@@ -1,0 +1,105 @@
+//! Finds the EFI system partition that the loader was started from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::esp::Esp;
+use crate::discovery::Node;
+use crate::efivar::LoaderVariables;
+use crate::error::{Error, Result};
+use crate::gpt::{TYPE_ESP, TYPE_XBOOTLDR};
+use crate::mounts::Mounts;
+use crate::system::System;
+use crate::table::{Partition, SlotTable};
+
+/// Where an EFI system partition is mounted by custom.
+const PLACES: [&str; 3] = ["/efi", "/boot/efi", "/boot"];
+
+/// Where the EFI system partition is mounted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum EspSetting {
+    /// `/efi`, `/boot/efi` or `/boot`, whichever is mounted from the partition that the loader was
+    /// started from, or from the slots' disk.
+    #[default]
+    Auto,
+    /// This directory.
+    Path(PathBuf),
+}
+
+pub(crate) fn find(system: &System, table: &SlotTable, setting: &EspSetting) -> Result<Esp> {
+    let esp = match setting {
+        EspSetting::Path(path) => Esp {
+            root: path.clone(),
+            extended: None,
+        },
+        EspSetting::Auto => mounted(system, table)?,
+    };
+    // A partition of the right type without the loader's folder belongs to another loader.
+    if esp.root.join("loader").is_dir() {
+        return Ok(esp);
+    }
+    Err(Error::NoLoader {
+        problem: format!(
+            "{} has no folder `loader` of systemd-boot",
+            esp.root.display()
+        ),
+    })
+}
+
+fn mounted(system: &System, table: &SlotTable) -> Result<Esp> {
+    for place in PLACES {
+        // An automount shows its file system only once it is used; absence is no error.
+        let _ = fs::read_dir(system.path(place));
+    }
+    let node = Node::read(system)?;
+    let loader = LoaderVariables::read(system)?.device;
+    let mut seen = Vec::new();
+    let mut candidates = Vec::new();
+    let mut extended = None;
+    for place in PLACES {
+        let Some(mount) = node.mounts.at(Path::new(place)) else {
+            seen.push(format!("{place} is not a mount point"));
+            continue;
+        };
+        let Some(device) = node.devices.by_number(mount.device) else {
+            seen.push(format!("{place} is {} without a device", mount.kind));
+            continue;
+        };
+        let partition = node.describe(device);
+        let near = is_near(&partition, table);
+        if partition.type_uuid == Some(TYPE_XBOOTLDR) && near {
+            extended = Some(system.path(place));
+        }
+        let of_loader = loader.is_some() && partition.uuid == loader;
+        if of_loader || (partition.type_uuid == Some(TYPE_ESP) && near) {
+            candidates.push((!of_loader, system.path(place)));
+        } else {
+            seen.push(format!(
+                "{place} is {}, not an EFI system partition on {}",
+                partition.kernel_name, table.a.disk
+            ));
+        }
+    }
+    // Stable: the loader's own partition first, else the order of the places.
+    candidates.sort_by_key(|(foreign, _)| *foreign);
+    match candidates.into_iter().next() {
+        Some((_, root)) => Ok(Esp { root, extended }),
+        None => Err(Error::NoLoader {
+            problem: format!("no EFI system partition is mounted: {}", seen.join(", ")),
+        }),
+    }
+}
+
+fn is_near(partition: &Partition, table: &SlotTable) -> bool {
+    partition.disk == table.a.disk || partition.disk == table.b.disk
+}
+
+/// Whether the mount table has the partition read-only.
+pub(crate) fn mounted_read_only(system: &System, root: &Path) -> bool {
+    let top = system.path("/");
+    let Ok(relative) = root.strip_prefix(&top) else {
+        return false;
+    };
+    let place = Path::new("/").join(relative);
+    Mounts::read(system).is_ok_and(|mounts| mounts.of(&place).is_some_and(|mount| mount.read_only))
+}

@@ -1,0 +1,565 @@
+//! Every transition as a list of file changes, worked out before the first one is applied. Pure: the
+//! same lists are what `plan` prints.
+
+use uuid::Uuid;
+
+use super::changes::{BootSource, FileChange, Step};
+use super::marker::{BootRecord, Marker};
+use super::snapshot::{ENTRIES, SlotFindings, Snapshot, entry_path, slot_path};
+use crate::backend::{BootOptions, NextBoot, SlotState, StagedImage, Transition};
+use crate::block::split_command_line;
+use crate::efivar::LoaderVariables;
+use crate::entry::{Counter, EntryName, EntryText, with_version};
+use crate::error::{Error, Result};
+use crate::facts::ImageFacts;
+use crate::model;
+use crate::rules::Situation;
+use crate::slot::SlotName;
+use crate::table::Booted;
+
+/// Kernel options that are slotd's to set: the image's and the configuration's are left out.
+pub(crate) const RESERVED_OPTIONS: [&str; 5] = [
+    "root=",
+    "slotd.slot=",
+    "slotd.trial_deadline=",
+    "systemd.machine_id=",
+    "panic=",
+];
+
+/// What a transition is worked out from besides the files.
+#[derive(Debug, Clone)]
+pub(crate) struct Circumstances {
+    pub(crate) booted: Booted,
+    /// PARTUUID of each slot.
+    pub(crate) partitions: [Option<Uuid>; 2],
+    pub(crate) variables: LoaderVariables,
+}
+
+impl Circumstances {
+    fn partition(&self, slot: SlotName) -> Option<Uuid> {
+        match slot {
+            SlotName::A => self.partitions[0],
+            SlotName::B => self.partitions[1],
+        }
+    }
+
+    pub(crate) fn findings(&self, snapshot: &Snapshot, slot: SlotName) -> SlotFindings {
+        snapshot.findings(slot, self.variables.boot_count_name())
+    }
+
+    pub(crate) fn situation(&self, snapshot: &Snapshot) -> Situation {
+        let [a, b] = SlotName::BOTH.map(|slot| self.findings(snapshot, slot));
+        Situation {
+            a: a.state,
+            b: b.state,
+            image_a: a.marker.map(|marker| marker.image),
+            image_b: b.marker.map(|marker| marker.image),
+            booted: self.booted,
+        }
+    }
+
+    /// What the loader would start next.
+    pub(crate) fn next(&self, snapshot: &Snapshot) -> NextBoot {
+        let entries = snapshot.model_entries();
+        let Some(entry) = model::next(&entries, &snapshot.preferences(&self.variables)) else {
+            return NextBoot::Nothing;
+        };
+        match entry.name.slot() {
+            Some(slot) => {
+                let trial = entry.name.counter.is_some_and(|counter| counter.left > 0);
+                NextBoot::Slot { slot, trial }
+            }
+            None => NextBoot::Foreign {
+                id: entry.name.id(),
+            },
+        }
+    }
+}
+
+/// The file changes of a transition, after the rules have allowed it.
+pub(crate) fn steps(
+    circumstances: &Circumstances,
+    snapshot: &Snapshot,
+    transition: &Transition,
+) -> Result<Vec<Step>> {
+    let situation = circumstances.situation(snapshot);
+    match transition {
+        Transition::Invalidate { slot } => {
+            situation.invalidate(*slot)?;
+            Ok(invalidate(snapshot, *slot))
+        }
+        Transition::InstallBootFiles {
+            slot,
+            image,
+            kernel,
+            initrd,
+        } => {
+            situation.install_boot_files(*slot)?;
+            let marker = Marker {
+                image: image.clone(),
+                boot: None,
+            };
+            Ok(install(snapshot, *slot, marker, *kernel, Some(*initrd)))
+        }
+        Transition::Arm { slot, options } => {
+            situation.arm(*slot, options.tries)?;
+            arm(circumstances, snapshot, *slot, options)
+        }
+        Transition::TrialBoot { slot } => Ok(trial_boot(circumstances, snapshot, *slot)),
+        Transition::Disarm { slot } => {
+            situation.disarm(*slot)?;
+            Ok(disarm(circumstances, snapshot, *slot))
+        }
+        Transition::MarkGood { slot } => {
+            situation.mark_good(*slot)?;
+            Ok(mark_good(circumstances, snapshot, *slot))
+        }
+        Transition::MarkBad { slot } => {
+            situation.mark_bad(*slot)?;
+            Ok(mark_bad(circumstances, snapshot, *slot))
+        }
+        Transition::Select { slot } => {
+            situation.select(*slot)?;
+            select(circumstances, snapshot, *slot)
+        }
+    }
+}
+
+/// The loader's data first: once no entry is left, a half removed image harms nobody.
+fn invalidate(snapshot: &Snapshot, slot: SlotName) -> Vec<Step> {
+    let mut steps: Vec<Step> = snapshot
+        .slot_entries(slot)
+        .iter()
+        .map(|entry| {
+            Step::remove(
+                &entry.path,
+                format!("the loader must not start slot {slot}"),
+            )
+        })
+        .collect();
+    let marker = slot_path(slot, "image.json");
+    if snapshot.files.contains_key(&marker) {
+        let why = format!("slot {slot} no longer holds a verified image");
+        steps.push(Step::remove(&marker, why));
+    }
+    let directory = format!("slotd/{}", slot.lower());
+    for (name, _) in snapshot.names_in(&directory) {
+        let path = format!("{directory}/{name}");
+        if path != marker {
+            steps.push(Step::remove(&path, "make room for the new boot files"));
+        }
+    }
+    let stem = EntryName::of_slot(slot, None).stem;
+    for (name, _) in snapshot.names_in(ENTRIES) {
+        if name.starts_with(&stem) && name.ends_with(".tmp") {
+            steps.push(Step::remove(
+                &format!("{ENTRIES}/{name}"),
+                "left over from an interruption",
+            ));
+        }
+    }
+    steps
+}
+
+/// Marker and boot files of a looked-at image.
+pub(crate) fn install_from(
+    snapshot: &Snapshot,
+    slot: SlotName,
+    facts: &ImageFacts,
+    image: &StagedImage,
+) -> Vec<Step> {
+    let boot = BootRecord {
+        title: facts.pretty_name().map(str::to_owned),
+        cmdline: facts.cmdline.clone(),
+        ..BootRecord::default()
+    };
+    let marker = Marker {
+        image: image.clone(),
+        boot: Some(boot),
+    };
+    let size = |file: &Option<crate::facts::BootFile>| file.as_ref().map(|file| file.size);
+    let initrd = size(&facts.initrd).map(Some);
+    install(snapshot, slot, marker, size(&facts.kernel), initrd)
+}
+
+/// `initrd`: `None` without one, `Some(None)` where its size is not known.
+fn install(
+    snapshot: &Snapshot,
+    slot: SlotName,
+    marker: Marker,
+    kernel: Option<u64>,
+    initrd: Option<Option<u64>>,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for path in ["slotd".to_owned(), format!("slotd/{}", slot.lower())] {
+        if !snapshot.directories.contains(&path) {
+            steps.push(Step::new(
+                FileChange::MakeDirectory { path },
+                "place of the boot files",
+            ));
+        }
+    }
+    let marker_path = slot_path(slot, "image.json");
+    if snapshot.files.contains_key(&marker_path) {
+        let why = "the record must not speak of files that are being replaced";
+        steps.push(Step::remove(&marker_path, why));
+    }
+    let why = format!("the kernel that belongs to the image in slot {slot}");
+    let path = slot_path(slot, "linux");
+    steps.push(Step::new(
+        FileChange::Copy {
+            path,
+            source: BootSource::Kernel,
+            size: kernel,
+        },
+        why,
+    ));
+    let path = slot_path(slot, "initrd");
+    match initrd {
+        Some(size) => {
+            let unknown = if size.is_none() {
+                ", if it has one"
+            } else {
+                ""
+            };
+            let why = format!("the initrd that belongs to the image in slot {slot}{unknown}");
+            let change = FileChange::Copy {
+                path,
+                source: BootSource::Initrd,
+                size,
+            };
+            steps.push(Step::new(change, why));
+        }
+        None if snapshot.files.contains_key(&path) => {
+            steps.push(Step::remove(&path, "the image has no initrd"));
+        }
+        None => {}
+    }
+    steps.push(Step::new(
+        FileChange::WriteMarker {
+            path: marker_path,
+            marker: Box::new(marker),
+        },
+        format!(
+            "slot {slot} holds this verified image; last, so that it speaks of whole files only"
+        ),
+    ));
+    steps
+}
+
+fn arm(
+    circumstances: &Circumstances,
+    snapshot: &Snapshot,
+    slot: SlotName,
+    options: &BootOptions,
+) -> Result<Vec<Step>> {
+    let findings = circumstances.findings(snapshot, slot);
+    let Some(marker) = findings.marker else {
+        return Err(Error::Rejected {
+            reason: format!("slot {slot} holds no verified image"),
+        });
+    };
+    check_boot_files(snapshot, slot, marker.boot.as_ref())?;
+    let entries = snapshot.slot_entries(slot);
+    let own = entries
+        .iter()
+        .filter_map(|entry| entry.text.version.as_ref()?.parse::<u64>().ok());
+    // The sequence of an entry that is armed again stays if it is still the highest.
+    let highest = snapshot.highest_sequence();
+    let others = snapshot.slot_entries(!slot);
+    let below = others
+        .iter()
+        .filter_map(|entry| entry.text.version.as_ref()?.parse::<u64>().ok())
+        .max()
+        .unwrap_or(0);
+    let sequence = own
+        .max()
+        .filter(|own| *own > below)
+        .unwrap_or(highest.saturating_add(1));
+
+    let name = EntryName::of_slot(
+        slot,
+        Some(Counter {
+            left: options.tries,
+            done: 0,
+        }),
+    );
+    let text = entry_text(circumstances, snapshot, slot, &marker, sequence, options)?.render();
+    let armed_already = entries.len() == 1
+        && entries
+            .iter()
+            .all(|entry| entry.name == name && entry.raw == text);
+    let mut steps = Vec::new();
+    if !armed_already {
+        // Removed first: two entries of one id would leave open which one counts.
+        for entry in &entries {
+            steps.push(Step::remove(
+                &entry.path,
+                "an earlier trial of the same slot",
+            ));
+        }
+        steps.extend(
+            findings
+                .leftovers
+                .iter()
+                .filter(|path| path.ends_with(".tmp"))
+                .map(|path| Step::remove(path, "left over from an interruption")),
+        );
+        if !snapshot.directories.contains(ENTRIES) {
+            for path in ["loader".to_owned(), ENTRIES.to_owned()] {
+                let change = FileChange::MakeDirectory { path };
+                steps.push(Step::new(change, "place of the boot entries"));
+            }
+        }
+        steps.push(Step::new(
+            FileChange::Write {
+                path: entry_path(&name),
+                bytes: text.into_bytes(),
+            },
+            format!(
+                "the next {} boots try slot {slot}: sorts first, counted down",
+                options.tries
+            ),
+        ));
+    }
+    require_next(circumstances, snapshot, &steps, slot)?;
+    Ok(steps)
+}
+
+fn check_boot_files(snapshot: &Snapshot, slot: SlotName, boot: Option<&BootRecord>) -> Result<()> {
+    let mut expected = vec![("linux", boot.map(|boot| boot.kernel.size))];
+    if let Some(initrd) = boot.and_then(|boot| boot.initrd) {
+        expected.push(("initrd", Some(initrd.size)));
+    }
+    for (file, size) in expected {
+        let path = slot_path(slot, file);
+        let found = snapshot.files.get(&path).map(|content| content.size);
+        let whole = match (found, size) {
+            (Some(found), Some(size)) => found == size,
+            (found, None) => found.is_some_and(|size| size > 0),
+            (None, Some(_)) => false,
+        };
+        if !whole {
+            return Err(Error::Refused {
+                reason: format!("boot file {path} of slot {slot} is not what was installed"),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn entry_text(
+    circumstances: &Circumstances,
+    snapshot: &Snapshot,
+    slot: SlotName,
+    marker: &Marker,
+    sequence: u64,
+    options: &BootOptions,
+) -> Result<EntryText> {
+    let Some(partition) = circumstances.partition(slot) else {
+        return Err(Error::Slots {
+            problem: format!("slot {slot} has no partition UUID that an entry could name as root"),
+        });
+    };
+    let boot = marker.boot.clone().unwrap_or_default();
+    let title = boot.title.unwrap_or_else(|| match &marker.image.version {
+        Some(version) => format!("Linux {version}"),
+        None => "Linux".to_owned(),
+    });
+    let initrd = slot_path(slot, "initrd");
+    let initrds = if snapshot.files.contains_key(&initrd) {
+        vec![format!("/{initrd}")]
+    } else {
+        Vec::new()
+    };
+    let mut words = vec![
+        format!("root=PARTUUID={partition}"),
+        "ro".to_owned(),
+        format!("systemd.machine_id={}", options.machine_id),
+        format!("panic={}", options.panic_seconds),
+        format!("slotd.slot={}", slot.lower()),
+        format!("slotd.trial_deadline={}", options.trial_deadline_seconds),
+    ];
+    words.extend(unreserved(boot.cmdline.as_deref().unwrap_or_default()));
+    words.extend(unreserved(&options.extra));
+    Ok(EntryText {
+        title: Some(format!("{title} (slot {slot})")),
+        sort_key: Some("slotd".to_owned()),
+        machine_id: Some(options.machine_id.clone()),
+        version: Some(sequence.to_string()),
+        kernel: Some(format!("/{}", slot_path(slot, "linux"))),
+        initrds,
+        options: words.join(" "),
+        architecture: None,
+    })
+}
+
+/// Words of a command line that are not slotd's to set.
+fn unreserved(text: &str) -> Vec<String> {
+    split_command_line(text)
+        .into_iter()
+        .filter(|word| {
+            !RESERVED_OPTIONS
+                .iter()
+                .any(|reserved| word.starts_with(reserved))
+        })
+        .map(|word| {
+            if word.contains(' ') {
+                format!("\"{word}\"")
+            } else {
+                word
+            }
+        })
+        .collect()
+}
+
+/// The rename that the loader itself does when it starts a trial.
+fn trial_boot(circumstances: &Circumstances, snapshot: &Snapshot, slot: SlotName) -> Vec<Step> {
+    let entry = circumstances.findings(snapshot, slot).entry;
+    let renamed = entry
+        .filter(|entry| entry.name.counter.is_some())
+        .map(|entry| {
+            let to = entry_path(&entry.name.started());
+            let why = format!("done by the loader: it starts slot {slot} and takes a try");
+            Step::new(
+                FileChange::Rename {
+                    from: entry.path,
+                    to,
+                },
+                why,
+            )
+        });
+    renamed.into_iter().collect()
+}
+
+fn disarm(circumstances: &Circumstances, snapshot: &Snapshot, slot: SlotName) -> Vec<Step> {
+    let entries = snapshot.slot_entries(slot);
+    let mut steps: Vec<Step> = entries
+        .iter()
+        .map(|entry| Step::remove(&entry.path, format!("take the trial of slot {slot} back")))
+        .collect();
+    let leftovers = circumstances.findings(snapshot, slot).leftovers;
+    steps.extend(
+        leftovers
+            .iter()
+            .filter(|path| entries.iter().all(|entry| entry.path != **path))
+            .map(|path| Step::remove(path, "left over from an interruption")),
+    );
+    steps
+}
+
+fn clean(leftovers: &[String]) -> impl Iterator<Item = Step> {
+    leftovers.iter().map(|path| {
+        Step::remove(
+            path,
+            "left over: the same entry under an older name, or an unfinished file",
+        )
+    })
+}
+
+fn mark_good(circumstances: &Circumstances, snapshot: &Snapshot, slot: SlotName) -> Vec<Step> {
+    let findings = circumstances.findings(snapshot, slot);
+    let mut steps = Vec::new();
+    if let Some(entry) = findings.entry.filter(|entry| entry.name.counter.is_some()) {
+        let to = entry_path(&EntryName {
+            counter: None,
+            ..entry.name
+        });
+        let why = format!("slot {slot} is proven: no counter, and it sorts first already");
+        steps.push(Step::new(
+            FileChange::Rename {
+                from: entry.path,
+                to,
+            },
+            why,
+        ));
+    }
+    steps.extend(clean(&findings.leftovers));
+    steps
+}
+
+fn mark_bad(circumstances: &Circumstances, snapshot: &Snapshot, slot: SlotName) -> Vec<Step> {
+    let findings = circumstances.findings(snapshot, slot);
+    let mut steps: Vec<Step> = clean(&findings.leftovers).collect();
+    let Some(entry) = findings.entry.filter(|_| findings.state != SlotState::Bad) else {
+        return steps;
+    };
+    let mut done = entry.name.counter.map_or(0, |counter| counter.done);
+    let running = circumstances.variables.boot_count_name();
+    let name = loop {
+        let counter = Some(Counter { left: 0, done });
+        let name = EntryName {
+            counter,
+            ..entry.name.clone()
+        };
+        // A running trial may have this very name; as long as it has, it is not told from a bad one.
+        if running.is_none_or(|running| !running.eq_ignore_ascii_case(&name.to_string())) {
+            break name;
+        }
+        done = done.saturating_add(1);
+    };
+    let to = entry_path(&name);
+    if to != entry.path {
+        let why = format!("slot {slot} is given up: no boots left, sorts last");
+        steps.push(Step::new(
+            FileChange::Rename {
+                from: entry.path,
+                to,
+            },
+            why,
+        ));
+    }
+    steps
+}
+
+fn select(circumstances: &Circumstances, snapshot: &Snapshot, slot: SlotName) -> Result<Vec<Step>> {
+    let findings = circumstances.findings(snapshot, slot);
+    let mut steps: Vec<Step> = clean(&findings.leftovers).collect();
+    let other = circumstances.findings(snapshot, !slot);
+    if matches!(other.state, SlotState::Trial { .. }) {
+        steps.extend(disarm(circumstances, snapshot, !slot));
+    }
+    let selected = |steps: &[Step]| {
+        let next = circumstances.next(&after(snapshot, steps));
+        next == NextBoot::Slot { slot, trial: false }
+    };
+    if let Some(entry) = findings.entry.filter(|_| !selected(&steps)) {
+        let sequence = snapshot.highest_sequence().saturating_add(1);
+        let bytes = with_version(&entry.raw, sequence).into_bytes();
+        // Only reached while the other slot's good entry sorts before this one: it covers the
+        // instant of the rename.
+        let why = format!("slot {slot} gets the highest sequence and sorts first");
+        steps.push(Step::new(
+            FileChange::Write {
+                path: entry.path,
+                bytes,
+            },
+            why,
+        ));
+    }
+    require_next(circumstances, snapshot, &steps, slot)?;
+    Ok(steps)
+}
+
+/// The snapshot after a list of steps.
+pub(crate) fn after(snapshot: &Snapshot, steps: &[Step]) -> Snapshot {
+    let mut snapshot = snapshot.clone();
+    for step in steps {
+        snapshot.apply(&step.change);
+    }
+    snapshot
+}
+
+fn require_next(
+    circumstances: &Circumstances,
+    snapshot: &Snapshot,
+    steps: &[Step],
+    slot: SlotName,
+) -> Result<()> {
+    match circumstances.next(&after(snapshot, steps)) {
+        NextBoot::Slot { slot: next, .. } if next == slot => Ok(()),
+        next => Err(Error::Refused {
+            reason: format!("the loader would start {next} all the same, not slot {slot}"),
+        }),
+    }
+}
