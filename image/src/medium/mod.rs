@@ -115,3 +115,33 @@ impl fmt::Debug for WriteTarget {
 pub(crate) fn open_for_reading(fd: OwnedFd, path: PathBuf) -> Result<impl Medium> {
     direct::DirectMedium::new(fd, path, false)
 }
+
+impl<M: Medium + ?Sized> Medium for Arc<M> {
+    fn path(&self) -> &Path {
+        (**self).path()
+    }
+
+    fn capacity(&self) -> u64 {
+        (**self).capacity()
+    }
+
+    fn alignment(&self) -> u64 {
+        (**self).alignment()
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        (**self).write_at(bytes, offset)
+    }
+
+    fn zero(&self, offset: u64, length: u64) -> io::Result<()> {
+        (**self).zero(offset, length)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        (**self).flush()
+    }
+
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        (**self).read_at(bytes, offset)
+    }
+}
