@@ -3,8 +3,10 @@
 //! What a node does is decided by `slotd-engine`; this crate gives the engine hands (the agent), a voice
 //! (D-Bus, the command line) and its settings.
 
+pub mod agent;
 pub mod cli;
 pub mod config;
 pub mod error;
+pub mod status;
 pub mod health;
 pub mod login;

@@ -67,10 +67,7 @@ pub fn admit(record: &Record, request: &Request) -> Result<(), Refusal> {
     }
     let Some(upgrade) = upgrade else {
         return match request {
-            Request::Install(_)
-            | Request::Retarget(_)
-            | Request::Rollback { .. }
-            | Request::Mark { .. } => Ok(()),
+            Request::Install(_) | Request::Retarget(_) | Request::Rollback { .. } => Ok(()),
             Request::Activate => Err(Refusal::NothingStaged),
             Request::Cancel(id) => Err(Refusal::NoSuchUpgrade { id: *id }),
         };
@@ -88,9 +85,6 @@ pub fn admit(record: &Record, request: &Request) -> Result<(), Refusal> {
         }
         Request::Cancel(_) | Request::Retarget(_) => Ok(()),
         Request::Activate if record.at == Point::Staged => Ok(()),
-        Request::Install(_)
-        | Request::Activate
-        | Request::Rollback { .. }
-        | Request::Mark { .. } => Err(busy),
+        Request::Install(_) | Request::Activate | Request::Rollback { .. } => Err(busy),
     }
 }

@@ -4,7 +4,7 @@ use crate::follow::follow;
 use crate::read;
 use crate::record::{Ended, Failure, Image, Kind, Record};
 use crate::table::{Phase, Point, target};
-use crate::world::{Observation, Request, Slot, StagedSlot, Verdict};
+use crate::world::{Observation, Slot, StagedSlot, Verdict};
 
 /// Seconds after which a reboot that was accepted is asked for again.
 const REBOOT_PATIENCE: u64 = 120;
@@ -160,10 +160,8 @@ pub fn next(record: &Record, seen: &Observation, outcome: Option<&Outcome>) -> S
 /// Nothing happened that leads on: the point's command again, after a pause where it just failed.
 fn stay(mut record: Record, seen: &Observation, outcome: Option<&Outcome>) -> Step {
     if record.at.is_rest() {
-        let command = match (outcome, &seen.request) {
-            (_, Some(Request::Mark { slot, good: true })) => Command::MarkGood { slot: *slot },
-            (_, Some(Request::Mark { slot, good: false })) => Command::MarkBad { slot: *slot },
-            (Some(Outcome::Failed(_)), _) => Command::Wait {
+        let command = match outcome {
+            Some(Outcome::Failed(_)) => Command::Wait {
                 seconds: HOUSEKEEPING,
             },
             _ => rest(&record, seen),

@@ -244,17 +244,10 @@ fn requested(record: &Record, seen: &Observation) -> Option<Seen> {
     match seen.request.as_ref()? {
         Request::Install(_) => match seen.booted.and_then(|slot| seen.proven(slot)) {
             Some(_) => Seen::plain(Event::InstallAsked),
-            None => Seen::because(
-                Event::InstallUnsafe,
-                ErrorKind::Unsafe,
-                match seen.booted {
-                    Some(slot) => format!(
-                        "the boot loader does not call the running slot {slot} good: writing the \
-                         other one could leave nothing to boot"
-                    ),
-                    None => String::from("this system runs from neither slot"),
-                },
-            ),
+            None => Some(Seen {
+                event: Event::InstallUnsafe,
+                failure: Some(unsafe_reason(seen)),
+            }),
         },
         Request::Retarget(_) => Seen::plain(Event::RetargetAsked),
         Request::Activate => Seen::plain(Event::ActivateAsked),
@@ -262,6 +255,24 @@ fn requested(record: &Record, seen: &Observation) -> Option<Seen> {
         Request::Cancel(id) if record.upgrade.as_ref().is_some_and(|own| own.id == *id) => {
             Seen::plain(Event::CancelAsked)
         }
-        Request::Rollback { .. } | Request::Cancel(_) | Request::Mark { .. } => None,
+        Request::Rollback { .. } | Request::Cancel(_) => None,
+    }
+}
+
+/// Why no slot can be written now.
+fn unsafe_reason(seen: &Observation) -> Failure {
+    match (&seen.trouble, seen.booted) {
+        (Some(trouble), _) => trouble.clone(),
+        (None, Some(slot)) => Failure::new(
+            ErrorKind::Unsafe,
+            format!(
+                "the boot loader does not call the running slot {slot} good: writing the other one \
+                 could leave nothing to boot"
+            ),
+        ),
+        (None, None) => Failure::new(
+            ErrorKind::Unsafe,
+            "this system runs from neither of the two slots",
+        ),
     }
 }

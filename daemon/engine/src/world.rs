@@ -5,7 +5,7 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::{ImageRequest, Upgrade};
+use crate::record::{Failure, ImageRequest, Upgrade};
 
 /// One of the two bootable root partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -122,13 +122,6 @@ pub enum Request {
     },
     /// Stop the upgrade of this id.
     Cancel(u64),
-    /// The operator's own judgement of a slot, given to the boot loader.
-    Mark {
-        /// The slot.
-        slot: Slot,
-        /// Good or bad.
-        good: bool,
-    },
 }
 
 /// The configured bounds.
@@ -160,6 +153,8 @@ pub struct Observation {
     pub booted: Option<Slot>,
     /// What the boot loader's data say of A and B; `None` while they cannot be read.
     pub loader: Option<[SlotState; 2]>,
+    /// Why slots or loader data cannot be read, where they cannot.
+    pub trouble: Option<Failure>,
     /// The slot that the loader would start next, where that is known.
     pub next_boot: Option<Slot>,
     /// The slot with a complete, verified image that is not armed, with the expanded image's digest.

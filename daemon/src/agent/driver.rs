@@ -1,0 +1,360 @@
+//! The thread that drives the engine: look, decide, keep, do. It parks while there is nothing to do.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use slotd_engine::{Command, Failure, Observation, Outcome, Record, Request, Verdict, next};
+use slotd_image::Cancel;
+
+use super::handle::Shared;
+use super::host::{Trouble, World};
+use super::lock::ChangeLock;
+use crate::status::{Condition, ProgressStatus};
+
+/// Between two looks at a world that cannot be seen, or two tries to keep a record.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Listeners hear of moving bytes so often at most.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Starts the driver's thread.
+pub(super) fn spawn(shared: Arc<Shared>) -> io::Result<()> {
+    thread::Builder::new()
+        .name("agent".to_owned())
+        .spawn(move || {
+            // Whatever ends the thread, those who wait for its end are told.
+            let _end = End(Arc::clone(&shared));
+            Driver {
+                shared,
+                record: Record::default(),
+                lock: None,
+                announced: false,
+            }
+            .run();
+        })?;
+    Ok(())
+}
+
+struct End(Arc<Shared>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.state().ended = true;
+        self.0.notify();
+    }
+}
+
+struct Driver {
+    shared: Arc<Shared>,
+    record: Record,
+    /// Held from the first command that changes slots or loader until nothing is under way.
+    lock: Option<ChangeLock>,
+    /// Whether those who wait for a verdict were told that there is none to come.
+    announced: bool,
+}
+
+impl Driver {
+    fn run(&mut self) {
+        let loaded = self.shared.host.load();
+        for condition in &loaded.conditions {
+            tracing::warn!(condition = %condition.kind, "{}", condition.message);
+        }
+        self.record = loaded.record;
+        self.shared.state().conditions = loaded.conditions;
+        let mut kept = Some(self.record.clone());
+        let mut outcome = None;
+        loop {
+            let Some(seen) = self.observe() else { return };
+            let step = next(&self.record, &seen, outcome.take().as_ref());
+            if kept.as_ref() != Some(&step.record) {
+                match self.keep(&step.record) {
+                    Ok(()) => kept = Some(step.record.clone()),
+                    Err(failure) if step.command.needs_record() => {
+                        // What cannot be remembered is not begun: the record stays where it was.
+                        outcome = Some(Outcome::Failed(failure));
+                        self.shared.state().deciding = false;
+                        if self.paused(PAUSE) {
+                            return;
+                        }
+                        continue;
+                    }
+                    Err(_) => kept = None,
+                }
+            }
+            self.moved(step.record, &step.command);
+            if self.shared.state().stopping {
+                return;
+            }
+            outcome = Some(self.execute(&step.command));
+            if outcome == Some(Outcome::Stopped) && self.shared.state().stopping {
+                return;
+            }
+        }
+    }
+
+    /// The world with what is asked of us; `None` when the agent is to stop.
+    fn observe(&self) -> Option<Observation> {
+        loop {
+            match self.shared.host.observe() {
+                Ok(world) => return Some(self.observation(world)),
+                Err(failure) => {
+                    tracing::error!(reason = %failure.reason, "the node cannot be observed");
+                    self.say(Some(failure.reason));
+                    if self.paused(PAUSE) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    fn observation(&self, world: World) -> Observation {
+        let request = {
+            let mut state = self.shared.state();
+            state.deciding = state.request.is_some();
+            state.request.take()
+        };
+        Observation {
+            booted: world.booted,
+            loader: world.loader,
+            trouble: world.trouble,
+            next_boot: world.next_boot,
+            staged: world.staged,
+            boot_id: world.boot_id,
+            uptime: world.uptime,
+            now: world.now,
+            settled: world.settled,
+            request,
+            limits: self.shared.host.limits(),
+        }
+    }
+
+    fn keep(&self, record: &Record) -> Result<(), Failure> {
+        let kept = self.shared.host.persist(record);
+        let trouble = kept.as_ref().err().map(|failure| {
+            tracing::error!(reason = %failure.reason, "the record cannot be kept");
+            Condition::new("RecordNotKept", failure.reason.clone())
+        });
+        self.shared.state().unrecorded = trouble;
+        kept
+    }
+
+    /// The record moved on: handles and listeners see it, the request that was looked at is taken.
+    fn moved(&mut self, record: Record, command: &Command) {
+        if record.phase() != self.record.phase()
+            || record.upgrade.is_some() && record.at != self.record.at
+        {
+            let id = record.upgrade.as_ref().map_or(0, |upgrade| upgrade.id);
+            let reason = record
+                .upgrade
+                .as_ref()
+                .and_then(|upgrade| upgrade.failure.as_ref())
+                .map(|failure| failure.reason.as_str());
+            tracing::info!(id, phase = ?record.phase(), step = ?record.at, reason, "upgrade");
+        }
+        {
+            let mut state = self.shared.state();
+            state.message = message(&record, command);
+            if record.at != self.record.at {
+                state.progress = None;
+            }
+            state.record = record.clone();
+            state.deciding = false;
+            state.ready = true;
+            let resting = matches!(command, Command::Rest);
+            if resting {
+                state.source = None;
+            }
+            // What was asked meanwhile stops what begins now, too.
+            state.cancel = Cancel::new();
+            if state.stopping || matches!(state.request, Some(Request::Cancel(_))) {
+                state.cancel.cancel();
+            }
+        }
+        self.record = record;
+        self.shared.notify();
+        self.shared.tell();
+    }
+
+    fn say(&self, message: Option<String>) {
+        self.shared.state().message = message;
+        self.shared.notify();
+    }
+
+    /// Waits; `true` when the agent is to stop.
+    fn paused(&self, time: Duration) -> bool {
+        self.shared.wait(Some(time), |state| state.stopping)
+    }
+
+    fn execute(&mut self, command: &Command) -> Outcome {
+        tracing::debug!(?command, "begin");
+        if !self.announced && self.record.at.is_rest() {
+            self.announced = true;
+            if let Err(failure) = self.shared.host.announce_no_trial() {
+                tracing::warn!(reason = %failure.reason, "the gate cannot be told");
+            }
+        }
+        if let Err(failure) = self.guard(command) {
+            return Outcome::Failed(failure);
+        }
+        let outcome = self.perform(command);
+        if let Outcome::Failed(failure) = &outcome {
+            tracing::warn!(?command, kind = ?failure.kind, reason = %failure.reason, "failed");
+        }
+        outcome
+    }
+
+    /// Takes the lock before what changes slots or loader, and gives it back at rest.
+    fn guard(&mut self, command: &Command) -> Result<(), Failure> {
+        match command {
+            Command::Rest | Command::Report(_) | Command::Settle => self.lock = None,
+            Command::Wait { .. }
+            | Command::Reboot { .. }
+            | Command::RunChecks { .. }
+            | Command::AwaitBootComplete { .. } => {}
+            _ if self.lock.is_some() => {}
+            _ => self.lock = Some(self.shared.host.lock()?),
+        }
+        Ok(())
+    }
+
+    fn perform(&self, command: &Command) -> Outcome {
+        let host = &*self.shared.host;
+        let cancel = self.shared.state().cancel.clone();
+        match command {
+            Command::Rest => {
+                self.shared
+                    .wait(None, |state| state.stopping || state.request.is_some());
+                Outcome::Waited
+            }
+            Command::Wait { seconds } => {
+                let time = Duration::from_secs(*seconds);
+                self.shared.wait(Some(time), |state| {
+                    state.stopping || state.request.is_some()
+                });
+                Outcome::Waited
+            }
+            Command::Report(ended) => match host.report(ended) {
+                Ok(()) => Outcome::Reported(ended.id),
+                Err(failure) => Outcome::Failed(failure),
+            },
+            Command::Settle => done(host.settle()),
+            Command::Preflight { slot } => {
+                let Some(request) = self.request() else {
+                    return lost_request();
+                };
+                let source = self.shared.state().source.take();
+                outcome(host.preflight(*slot, &request, source, &cancel), |()| {
+                    Outcome::Done
+                })
+            }
+            Command::Invalidate { slot } => done(host.invalidate(*slot)),
+            Command::Write { slot } => {
+                let Some(request) = self.request() else {
+                    return lost_request();
+                };
+                let told = Mutex::new(None);
+                let progress = |progress| self.progressed(progress, &told);
+                outcome(
+                    host.write(*slot, &request, &cancel, &progress),
+                    Outcome::Written,
+                )
+            }
+            Command::PrepareBoot { slot } => {
+                let Some(upgrade) = &self.record.upgrade else {
+                    return lost_request();
+                };
+                match host.prepare_boot(*slot, upgrade) {
+                    Ok(version) => Outcome::Prepared { version },
+                    Err(failure) => Outcome::Failed(failure),
+                }
+            }
+            Command::Discard { slot } => done(host.discard(*slot)),
+            Command::Arm(slot) => done(host.arm(slot)),
+            Command::Disarm { slot } => done(host.disarm(*slot)),
+            Command::Select { slot } => done(host.select(*slot)),
+            Command::Reboot { forced } => done(host.reboot(*forced)),
+            Command::RunChecks { deadline } => {
+                outcome(host.run_checks(*deadline, &cancel), Outcome::Verdict)
+            }
+            Command::AwaitBootComplete { deadline } => {
+                let waited = host.await_boot_complete(*deadline, &cancel);
+                outcome(waited, |reached| match reached {
+                    true => Outcome::Done,
+                    false => Outcome::Verdict(Verdict::Late {
+                        check: Some(String::from("boot-complete.target")),
+                        output: String::from(
+                            "the required checks passed, the target was not reached",
+                        ),
+                    }),
+                })
+            }
+            Command::MarkGood { slot } => done(host.mark_good(*slot)),
+            Command::MarkBad { slot } => done(host.mark_bad(*slot)),
+        }
+    }
+
+    fn request(&self) -> Option<slotd_engine::ImageRequest> {
+        self.record.upgrade.as_ref()?.request.clone()
+    }
+
+    fn progressed(&self, progress: ProgressStatus, told: &Mutex<Option<Instant>>) {
+        self.shared.state().progress = Some(progress);
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|last| last.elapsed() >= PROGRESS_INTERVAL) {
+            *told = Some(Instant::now());
+            drop(told);
+            self.shared.notify();
+            self.shared.tell();
+        }
+    }
+}
+
+fn done(result: Result<(), Failure>) -> Outcome {
+    match result {
+        Ok(()) => Outcome::Done,
+        Err(failure) => Outcome::Failed(failure),
+    }
+}
+
+fn outcome<T>(result: Result<T, Trouble>, good: impl FnOnce(T) -> Outcome) -> Outcome {
+    match result {
+        Ok(value) => good(value),
+        Err(Trouble::Stopped) => Outcome::Stopped,
+        Err(Trouble::Failed(failure)) => Outcome::Failed(failure),
+    }
+}
+
+fn lost_request() -> Outcome {
+    let reason = "the record holds no image to be installed";
+    Outcome::Failed(Failure::new(slotd_engine::ErrorKind::Bug, reason))
+}
+
+/// What is being waited for, for people.
+fn message(record: &Record, command: &Command) -> Option<String> {
+    let reason = || {
+        let failure = record
+            .upgrade
+            .as_ref()
+            .and_then(|upgrade| upgrade.failure.as_ref());
+        failure
+            .map(|failure| format!(": {}", failure.reason))
+            .unwrap_or_default()
+    };
+    match command {
+        Command::Wait { seconds } if !record.at.is_rest() => {
+            Some(format!("next try in {seconds} s{}", reason()))
+        }
+        Command::Rest if record.at == slotd_engine::Point::Staged => {
+            Some(String::from("staged: waits for slotd activate"))
+        }
+        Command::Reboot { .. } => Some(String::from("rebooting")),
+        Command::RunChecks { .. } => Some(String::from("health checks run")),
+        Command::AwaitBootComplete { .. } => {
+            Some(String::from("healthy: waits for boot-complete.target"))
+        }
+        _ => None,
+    }
+}

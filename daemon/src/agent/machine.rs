@@ -1,0 +1,25 @@
+//! What the agent asks of the rest of the machine: health checks and reboots.
+
+use std::time::Instant;
+
+use slotd_engine::{Failure, Verdict};
+use slotd_image::Cancel;
+
+/// The health checks and the reboot of a machine.
+pub trait Machine: Send + Sync + 'static {
+    /// Runs the health checks until `deadline`. Blocks; returns soon after `cancel` was raised, with
+    /// any verdict.
+    fn run_checks(&self, deadline: Instant, cancel: &Cancel) -> Verdict;
+
+    /// Reboots; forced means whatever inhibits it. Returns once that is accepted.
+    ///
+    /// # Errors
+    /// When it is refused or inhibited.
+    fn reboot(&self, forced: bool) -> Result<(), Failure>;
+
+    /// Has PID 1 read its units anew, so that generators look at the loader's data again.
+    ///
+    /// # Errors
+    /// When PID 1 does not.
+    fn reload_units(&self) -> Result<(), Failure>;
+}

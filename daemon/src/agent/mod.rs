@@ -1,0 +1,25 @@
+//! The agent: the node's own part. One thread drives the engine; everything that it sees and does is
+//! behind [`Host`], and the rest of the daemon speaks with it through an [`AgentHandle`].
+
+mod driver;
+mod error;
+mod handle;
+mod host;
+mod lock;
+mod machine;
+mod node;
+mod request;
+mod run_files;
+mod state;
+mod state_directory;
+
+pub use error::{AgentError, Running, kind_of};
+pub use handle::{AgentHandle, Listener};
+pub use host::{Host, Loaded, Trouble, World};
+pub use lock::{ChangeLock, LockError};
+pub use machine::Machine;
+pub use node::{FetchSettingsSource, NodeHost, NodeSettings, OpenBackend, Plan, PlanStep};
+pub use request::{InstallRequest, UpgradeId};
+pub use run_files::{BootVerdict, RUN_DIRECTORY, RunFiles};
+pub use state::read_history;
+pub use state_directory::StateDirectoryError;

@@ -1,0 +1,310 @@
+//! The real host: bootctl for slots and boot loader, image for the bytes, the state directory, and the
+//! machine's health checks and reboot.
+
+mod convert;
+mod plan;
+mod proving;
+mod staging;
+mod survey;
+mod versions;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use slotd_bootctl::{
+    Backend, BootOptions, EspSetting, InvalidatedSlot, SlotName, SlotSettings, SlotTable, System,
+    SystemdBoot, VerifiedSlot,
+};
+use slotd_engine::{
+    Ended, ErrorKind, Failure, Image, ImageRequest, Limits, Record, Slot, StagedSlot, Upgrade,
+    Verdict,
+};
+use slotd_image::{Cancel, FetchSettings, ImageSource, OpenedImage};
+
+use self::convert::boot_failure;
+use super::host::{Host, Loaded, Trouble, World};
+use super::lock::ChangeLock;
+use super::machine::Machine;
+use super::run_files::RunFiles;
+use super::state::StateStore;
+use super::state_directory::examine;
+use crate::status::{NodeView, ProgressStatus};
+
+pub use plan::{Plan, PlanStep};
+
+/// Where the fetch settings come from: read anew for each fetch, since tokens and certificates change.
+pub type FetchSettingsSource = Box<dyn Fn() -> Result<FetchSettings, Failure> + Send + Sync>;
+
+/// Opens the boot loader's backend for a slot table.
+pub type OpenBackend =
+    Box<dyn Fn(&System, &SlotTable) -> slotd_bootctl::Result<Box<dyn Backend>> + Send + Sync>;
+
+/// What the node's host has to know.
+pub struct NodeSettings {
+    /// Where kernel files are.
+    pub system: System,
+    /// Where the slots are.
+    pub slots: SlotSettings,
+    /// How the boot loader is opened.
+    pub backend: OpenBackend,
+    /// What must outlive a slot.
+    pub state_directory: PathBuf,
+    /// What ends with the boot.
+    pub run: RunFiles,
+    /// The os-release key that holds an image's version.
+    pub version_key: String,
+    /// Boots that a trial gets.
+    pub tries: u32,
+    /// How long after the kernel's start a trial boot has to be proven.
+    pub deadline: Duration,
+    /// Kernel options beside the image's own.
+    pub boot_options: String,
+    /// Seconds from a panic to the reboot on a trial boot.
+    pub panic_seconds: u32,
+    /// Refuse images without an enabled agent, unless asked otherwise.
+    pub require_agent: bool,
+    /// Refuse to fetch an image without a checksum.
+    pub require_checksum: bool,
+    /// How images are fetched.
+    pub fetch: FetchSettingsSource,
+}
+
+impl NodeSettings {
+    /// Settings of a host with systemd-boot and all defaults.
+    #[must_use]
+    pub fn new(esp: EspSetting, fetch: FetchSettingsSource) -> Self {
+        Self {
+            system: System::host(),
+            slots: SlotSettings::Auto,
+            backend: Box::new(move |system, table| {
+                let backend = SystemdBoot::open(system, table, &esp)?;
+                Ok(Box::new(backend))
+            }),
+            state_directory: PathBuf::from("/var/lib/slotd"),
+            run: RunFiles::default(),
+            version_key: String::from("IMAGE_VERSION"),
+            tries: 3,
+            deadline: Duration::from_secs(600),
+            boot_options: String::new(),
+            panic_seconds: 10,
+            require_agent: true,
+            require_checksum: false,
+            fetch,
+        }
+    }
+}
+
+/// The proofs and the source of the staging under way. They live in memory alone: after a restart a
+/// staging begins anew, and a staged slot is proven by its marker.
+#[derive(Default)]
+struct Bench {
+    opened: Option<OpenedImage>,
+    invalidated: Option<InvalidatedSlot>,
+    verified: Option<VerifiedSlot>,
+}
+
+/// The real host.
+pub struct NodeHost {
+    settings: NodeSettings,
+    machine: Arc<dyn Machine>,
+    store: Mutex<StateStore>,
+    bench: Mutex<Bench>,
+}
+
+impl fmt::Debug for NodeHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeHost")
+            .field("state_directory", &self.settings.state_directory)
+            .finish_non_exhaustive()
+    }
+}
+
+impl NodeHost {
+    /// The host. A state directory that is not fit is found out here, and every write there answers
+    /// with the reason; what needs no record goes on.
+    #[must_use]
+    pub fn new(settings: NodeSettings, machine: Arc<dyn Machine>) -> Self {
+        let slots = SlotTable::discover(&settings.system, &settings.slots, None)
+            .map(|table| vec![(SlotName::A, table.a.number), (SlotName::B, table.b.number)])
+            // Without slots nothing is installed; the directory is checked for all the rest.
+            .unwrap_or_default();
+        let refused = examine(&settings.system, &settings.state_directory, &slots)
+            .err()
+            .map(|error| Failure::new(ErrorKind::Configuration, error.to_string()));
+        let store = StateStore::new(&settings.state_directory, refused);
+        Self {
+            settings,
+            machine,
+            store: Mutex::new(store),
+            bench: Mutex::default(),
+        }
+    }
+
+    fn store(&self) -> MutexGuard<'_, StateStore> {
+        // What is kept under the lock is replaced whole, so a poisoned one holds nothing half done.
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn bench(&self) -> MutexGuard<'_, Bench> {
+        self.bench.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn table(&self) -> Result<SlotTable, Failure> {
+        SlotTable::discover(&self.settings.system, &self.settings.slots, None)
+            .map_err(|error| boot_failure(&error))
+    }
+
+    fn backend(&self, table: &SlotTable) -> Result<Box<dyn Backend>, Failure> {
+        (self.settings.backend)(&self.settings.system, table).map_err(|error| boot_failure(&error))
+    }
+
+    /// One transition of the loader's data, with slots and loader looked at afresh.
+    fn with_loader<T>(
+        &self,
+        act: impl FnOnce(&SlotTable, &dyn Backend) -> slotd_bootctl::Result<T>,
+    ) -> Result<T, Failure> {
+        let table = self.table()?;
+        let backend = self.backend(&table)?;
+        act(&table, &*backend).map_err(|error| boot_failure(&error))
+    }
+
+    fn boot_options(&self) -> Result<BootOptions, Failure> {
+        let path = self.settings.system.path("/etc/machine-id");
+        let machine_id = std::fs::read_to_string(&path).map_err(|error| {
+            Failure::new(
+                ErrorKind::Configuration,
+                format!("cannot read {}: {error}", path.display()),
+            )
+        })?;
+        Ok(BootOptions {
+            tries: self.settings.tries,
+            extra: self.settings.boot_options.clone(),
+            machine_id: machine_id.trim().to_owned(),
+            trial_deadline_seconds: self.settings.deadline.as_secs(),
+            panic_seconds: self.settings.panic_seconds,
+        })
+    }
+}
+
+impl Host for NodeHost {
+    fn load(&self) -> Loaded {
+        self.store().load()
+    }
+
+    fn persist(&self, record: &Record) -> Result<(), Failure> {
+        self.store().persist(record)
+    }
+
+    fn report(&self, ended: &Ended) -> Result<(), Failure> {
+        self.store().report(ended)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            tries: self.settings.tries,
+            trial_deadline: self.settings.deadline.as_secs(),
+            ..Limits::default()
+        }
+    }
+
+    fn observe(&self) -> Result<World, Failure> {
+        self.observe_world()
+    }
+
+    fn survey(&self) -> NodeView {
+        self.survey_node()
+    }
+
+    fn lock(&self) -> Result<ChangeLock, Failure> {
+        ChangeLock::take(&self.settings.run.lock())
+            .map_err(|error| Failure::new(ErrorKind::Retry, error.to_string()))
+    }
+
+    fn preflight(
+        &self,
+        slot: Slot,
+        request: &ImageRequest,
+        source: Option<ImageSource>,
+        cancel: &Cancel,
+    ) -> Result<(), Trouble> {
+        let opened = self.open_image(slot, request, source, cancel)?;
+        *self.bench() = Bench {
+            opened: Some(opened),
+            ..Bench::default()
+        };
+        Ok(())
+    }
+
+    fn invalidate(&self, slot: Slot) -> Result<(), Failure> {
+        let invalidated = self.with_loader(|table, backend| {
+            backend.invalidate(table.inactive(convert::name(slot))?)
+        })?;
+        self.bench().invalidated = Some(invalidated);
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        slot: Slot,
+        request: &ImageRequest,
+        cancel: &Cancel,
+        progress: &(dyn Fn(ProgressStatus) + Send + Sync),
+    ) -> Result<Image, Trouble> {
+        self.write_image(slot, request, cancel, progress)
+    }
+
+    fn prepare_boot(&self, slot: Slot, upgrade: &Upgrade) -> Result<Option<String>, Failure> {
+        self.prepare_slot(slot, upgrade)
+    }
+
+    fn discard(&self, slot: Slot) -> Result<(), Failure> {
+        *self.bench() = Bench::default();
+        self.with_loader(|table, backend| {
+            backend
+                .invalidate(table.inactive(convert::name(slot))?)
+                .map(|_| ())
+        })
+    }
+
+    fn arm(&self, slot: &StagedSlot) -> Result<(), Failure> {
+        self.arm_slot(slot)
+    }
+
+    fn disarm(&self, slot: Slot) -> Result<(), Failure> {
+        self.with_loader(|_, backend| backend.disarm(convert::name(slot)))
+    }
+
+    fn select(&self, slot: Slot) -> Result<(), Failure> {
+        self.with_loader(|_, backend| backend.select(convert::name(slot)))
+    }
+
+    fn mark_good(&self, slot: Slot) -> Result<(), Failure> {
+        self.with_loader(|_, backend| backend.mark_good(convert::name(slot)))
+    }
+
+    fn mark_bad(&self, slot: Slot) -> Result<(), Failure> {
+        self.with_loader(|_, backend| backend.mark_bad(convert::name(slot)))
+    }
+
+    fn run_checks(&self, deadline: u64, cancel: &Cancel) -> Result<Verdict, Trouble> {
+        self.check_health(deadline, cancel)
+    }
+
+    fn await_boot_complete(&self, deadline: u64, cancel: &Cancel) -> Result<bool, Trouble> {
+        self.wait_for_boot_complete(deadline, cancel)
+    }
+
+    fn settle(&self) -> Result<(), Failure> {
+        self.release_from_trial()
+    }
+
+    fn announce_no_trial(&self) -> Result<(), Failure> {
+        self.say_no_trial()
+    }
+
+    fn reboot(&self, forced: bool) -> Result<(), Failure> {
+        self.machine.reboot(forced)
+    }
+}

@@ -1,0 +1,135 @@
+//! A trial boot on its way to being proven, and what is released then.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use slotd_engine::{ErrorKind, Failure, Verdict};
+use slotd_image::Cancel;
+
+use super::super::host::Trouble;
+use super::super::run_files::BootVerdict;
+use super::NodeHost;
+
+/// Between two looks for `/run/slotd/boot-complete`, on trial boots only.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Exists when the loader counted this boot (systemd-boot's vendor id).
+const COUNT_PATH: &str = "LoaderBootCountPath-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
+
+impl NodeHost {
+    /// The moment at which the machine's uptime will be `deadline` seconds.
+    fn instant_of(&self, deadline: u64) -> Result<Instant, Failure> {
+        let left = deadline.saturating_sub(self.uptime()?);
+        let now = Instant::now();
+        Ok(now.checked_add(Duration::from_secs(left)).unwrap_or(now))
+    }
+
+    pub(super) fn check_health(&self, deadline: u64, cancel: &Cancel) -> Result<Verdict, Trouble> {
+        let verdict = self.machine.run_checks(self.instant_of(deadline)?, cancel);
+        if cancel.is_cancelled() {
+            // What stopped checks say is no verdict.
+            return Err(Trouble::Stopped);
+        }
+        let told = match &verdict {
+            Verdict::Healthy => BootVerdict::Healthy,
+            Verdict::Unhealthy { check, output } => BootVerdict::Unhealthy {
+                check: check.clone(),
+                output: output.clone(),
+            },
+            Verdict::Late { check, output } => BootVerdict::Unhealthy {
+                check: check.clone().unwrap_or_else(|| String::from("deadline")),
+                output: output.clone(),
+            },
+        };
+        // A verdict that the gate does not hear leaves boot-complete.target waiting until its own time
+        // is over: the machine still falls back.
+        self.tell(&told)?;
+        Ok(verdict)
+    }
+
+    fn tell(&self, verdict: &BootVerdict) -> Result<(), Failure> {
+        let run = &self.settings.run;
+        run.write_verdict(verdict).map_err(|error| {
+            let path = run.verdict();
+            Failure::new(
+                ErrorKind::Retry,
+                format!("cannot write {}: {error}", path.display()),
+            )
+        })
+    }
+
+    pub(super) fn say_no_trial(&self) -> Result<(), Failure> {
+        match self.settings.run.read_verdict() {
+            // An earlier life of the agent judged this boot: what it said stands.
+            Ok(Some(_)) => Ok(()),
+            _ => self.tell(&BootVerdict::NotOnTrial),
+        }
+    }
+
+    pub(super) fn wait_for_boot_complete(
+        &self,
+        deadline: u64,
+        cancel: &Cancel,
+    ) -> Result<bool, Trouble> {
+        let until = self.instant_of(deadline)?;
+        let file = self.settings.run.boot_complete();
+        loop {
+            if file.exists() {
+                return Ok(true);
+            }
+            if cancel.is_cancelled() {
+                return Err(Trouble::Stopped);
+            }
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// The proven boot loses the guards of a trial: a panic no longer reboots by our word, and units no
+    /// longer reboot the machine when they fail. Idempotent; nothing of it outlives the boot.
+    pub(super) fn release_from_trial(&self) -> Result<(), Failure> {
+        let run = &self.settings.run;
+        run.announce_proven().map_err(|error| {
+            let path = run.proven();
+            Failure::new(
+                ErrorKind::Retry,
+                format!("cannot write {}: {error}", path.display()),
+            )
+        })?;
+        let released = self.reset_panic().and_then(|()| {
+            // Only a boot that was counted got drop-ins from the generator.
+            let counted = self.settings.system.efivars().join(COUNT_PATH).exists();
+            if counted {
+                self.machine.reload_units()
+            } else {
+                Ok(())
+            }
+        });
+        if released.is_err() {
+            // Not settled: it is tried again.
+            let _ = fs::remove_file(run.proven());
+        }
+        released
+    }
+
+    /// `kernel.panic` back to 0, unless somebody set another value than the entry's.
+    fn reset_panic(&self) -> Result<(), Failure> {
+        let system = &self.settings.system;
+        let path = system.proc("sys/kernel/panic");
+        let trouble = |action: &str, error: std::io::Error| {
+            let reason = format!("cannot {action} {}: {error}", path.display());
+            Failure::new(ErrorKind::Retry, reason)
+        };
+        let set = fs::read_to_string(&path).map_err(|error| trouble("read", error))?;
+        let options = fs::read_to_string(system.proc("cmdline")).unwrap_or_default();
+        let entry = options
+            .split_whitespace()
+            .filter_map(|word| word.strip_prefix("panic="));
+        if entry.last() == Some(set.trim()) && set.trim() != "0" {
+            fs::write(&path, "0").map_err(|error| trouble("write", error))?;
+        }
+        Ok(())
+    }
+}

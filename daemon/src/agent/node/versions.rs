@@ -1,0 +1,109 @@
+//! May this version follow the running one?
+
+use std::cmp::Ordering;
+
+use slotd_crds::version::Version;
+use slotd_engine::{ErrorKind, Failure, ImageRequest};
+
+/// Refuses the running version and older ones, unless they were asked for by name. Texts that are no
+/// versions are compared as texts: equal ones are the same version, others say nothing about order.
+///
+/// # Errors
+/// `Reject`, with both versions and the option that would allow it.
+pub(super) fn may_follow(
+    running: Option<&str>,
+    wanted: &str,
+    request: &ImageRequest,
+) -> Result<(), Failure> {
+    let Some(running) = running else {
+        return Ok(());
+    };
+    let refuse = |reason: String| Err(Failure::new(ErrorKind::Reject, reason));
+    match compare(running, wanted) {
+        Some(Ordering::Equal) if !request.allow_same_version => refuse(format!(
+            "version {wanted} is the one that runs already (allow it with --allow-same-version)"
+        )),
+        Some(Ordering::Greater) if !request.allow_downgrade => refuse(format!(
+            "version {wanted} is older than the running {running} (allow it with --allow-downgrade)"
+        )),
+        None => {
+            tracing::warn!(
+                running,
+                wanted,
+                "the versions cannot be ordered, so no check is made"
+            );
+            Ok(())
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Whether two texts name one version.
+pub(super) fn same(one: &str, other: &str) -> bool {
+    compare(one, other) == Some(Ordering::Equal)
+}
+
+fn compare(one: &str, other: &str) -> Option<Ordering> {
+    if one == other {
+        return Some(Ordering::Equal);
+    }
+    let (one, other) = (one.parse::<Version>().ok()?, other.parse::<Version>().ok()?);
+    Some(one.cmp(&other))
+}
+
+#[cfg(test)]
+mod tests {
+    use slotd_engine::{ErrorKind, ImageRequest};
+
+    use super::{may_follow, same};
+
+    fn request(allow_downgrade: bool, allow_same_version: bool) -> ImageRequest {
+        ImageRequest {
+            source: "image".to_owned(),
+            locator: None,
+            checksum: None,
+            expanded_checksum: None,
+            size: None,
+            version: None,
+            stage_only: false,
+            allow_downgrade,
+            allow_same_version,
+            allow_no_agent: false,
+            asked_anew: true,
+        }
+    }
+
+    #[test]
+    fn newer_versions_pass() {
+        for (running, wanted) in [
+            ("1.2.3", "1.2.4"),
+            ("v1.9.0", "v1.10.0"),
+            ("v1.2.0+k3s2", "v1.2.0+k3s10"),
+        ] {
+            may_follow(Some(running), wanted, &request(false, false)).unwrap();
+        }
+        may_follow(None, "1.0.0", &request(false, false)).unwrap();
+    }
+
+    #[test]
+    fn older_and_same_versions_need_their_own_permission() {
+        for (running, wanted, downgrade) in [
+            ("1.10.0", "1.9.0", true),
+            ("1.0.0", "v1.0.0", false),
+            ("12", "12", false),
+        ] {
+            let error = may_follow(Some(running), wanted, &request(false, false)).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Reject);
+            assert!(error.reason.contains(wanted), "{}", error.reason);
+            may_follow(Some(running), wanted, &request(downgrade, !downgrade)).unwrap();
+            assert!(may_follow(Some(running), wanted, &request(!downgrade, downgrade)).is_err());
+        }
+    }
+
+    #[test]
+    fn texts_without_an_order_pass() {
+        may_follow(Some("12"), "13", &request(false, false)).unwrap();
+        assert!(same("v1.0.0", "1.0.0"));
+        assert!(!same("1.0.0", "1.0.1"));
+    }
+}

@@ -1,0 +1,345 @@
+//! The state directory: the record in `state.json`, finished upgrades in `history.jsonl`.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use slotd_engine::{DecodeError, Ended, ErrorKind, Failure, Record, decode, encode};
+
+use super::host::Loaded;
+use crate::status::{Condition, HistoryEntry};
+
+/// The history is cut to its younger half beyond this many bytes.
+const HISTORY_LIMIT: u64 = 1 << 20;
+
+/// The files of one state directory.
+#[derive(Debug)]
+pub(super) struct StateStore {
+    directory: PathBuf,
+    /// Why nothing may be written there.
+    refused: Option<Failure>,
+}
+
+impl StateStore {
+    /// The store in a directory that was found fit, or that was refused for a reason: then it can
+    /// still be read, and every write answers with the reason.
+    #[must_use]
+    pub(super) fn new(directory: impl Into<PathBuf>, refused: Option<Failure>) -> Self {
+        Self {
+            directory: directory.into(),
+            refused,
+        }
+    }
+
+    /// Why nothing may be written there.
+    #[must_use]
+    pub(super) fn refused(&self) -> Option<&Failure> {
+        self.refused.as_ref()
+    }
+
+    fn record_path(&self) -> PathBuf {
+        self.directory.join("state.json")
+    }
+
+    /// Reads the record. An empty or damaged file is moved aside, so that nothing is lost, and an empty
+    /// record takes its place; one that a newer version wrote and that we cannot read stays where it is,
+    /// and refuses all writes from then on.
+    pub(super) fn load(&mut self) -> Loaded {
+        let mut conditions = Vec::new();
+        if let Some(refused) = &self.refused {
+            conditions.push(Condition::new(
+                "StateDirectoryRefused",
+                refused.reason.clone(),
+            ));
+        }
+        let path = self.record_path();
+        let record = match fs::read(&path) {
+            Ok(bytes) => decode(&bytes).map_err(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(None),
+            Err(error) => {
+                let reason = format!("cannot read {}: {error}", path.display());
+                conditions.push(Condition::new("StateUnreadable", reason));
+                Err(None)
+            }
+        };
+        let record = match record {
+            Ok(record) => record,
+            Err(None) => self.fresh(),
+            Err(Some(error @ DecodeError::Future { .. })) => {
+                let reason = format!("{}: {error}; it is kept as it is", path.display());
+                conditions.push(Condition::new("StateFromTheFuture", reason.clone()));
+                self.refused
+                    .get_or_insert(Failure::new(ErrorKind::Configuration, reason));
+                self.fresh()
+            }
+            Err(Some(error)) => {
+                conditions.push(self.set_aside(&path, &error));
+                self.fresh()
+            }
+        };
+        Loaded { record, conditions }
+    }
+
+    /// A record that goes on counting where the history ends.
+    fn fresh(&self) -> Record {
+        let history = read_history(&self.directory).unwrap_or_default();
+        Record {
+            last_id: history.iter().map(|entry| entry.id).max().unwrap_or(0),
+            ..Record::default()
+        }
+    }
+
+    fn set_aside(&self, path: &Path, error: &DecodeError) -> Condition {
+        let free = (1_u32..=1000)
+            .map(|number| self.directory.join(format!("state.json.broken-{number}")))
+            .find(|candidate| !candidate.exists());
+        let moved = match (&self.refused, free) {
+            (Some(_), _) => Err(String::from("the state directory is refused")),
+            (None, None) => Err(String::from("a thousand such files are there already")),
+            (None, Some(target)) => fs::rename(path, &target)
+                .and_then(|()| sync_directory(&self.directory))
+                .map(|()| target)
+                .map_err(|error| error.to_string()),
+        };
+        let fate = match moved {
+            Ok(target) => format!("it was moved to {}", target.display()),
+            Err(why) => format!("it could not be moved aside: {why}"),
+        };
+        Condition::new(
+            "StateBroken",
+            format!("{}: {error}; {fate}", path.display()),
+        )
+    }
+
+    /// Keeps the record: durable when this returns; a crash in the middle leaves the old one whole.
+    ///
+    /// # Errors
+    /// When the directory is refused or cannot be written.
+    pub(super) fn persist(&self, record: &Record) -> Result<(), Failure> {
+        self.permitted()?;
+        let path = self.record_path();
+        let bytes = encode(record)
+            .map_err(|error| Failure::new(ErrorKind::Bug, format!("state.json: {error}")))?;
+        let temporary = self.directory.join("state.json.new");
+        write_durably(&temporary, &bytes)
+            .and_then(|()| fs::rename(&temporary, &path))
+            .and_then(|()| sync_directory(&self.directory))
+            .map_err(|error| unwritable(&path, &error))
+    }
+
+    /// Appends a finished upgrade, unless one of its number is there. Durable when this returns; a crash
+    /// in the middle leaves a torn last line, which readers skip and the next append ends.
+    ///
+    /// # Errors
+    /// When the directory is refused or cannot be written.
+    pub(super) fn report(&self, ended: &Ended) -> Result<(), Failure> {
+        self.permitted()?;
+        let path = history_path(&self.directory);
+        let known = read_history(&self.directory).map_err(|error| unwritable(&path, &error))?;
+        if known.iter().any(|entry| entry.id == ended.id) {
+            return Ok(());
+        }
+        self.append(&path, &HistoryEntry::from(ended), &known)
+            .map_err(|error| unwritable(&path, &error))
+    }
+
+    fn append(&self, path: &Path, entry: &HistoryEntry, known: &[HistoryEntry]) -> io::Result<()> {
+        let mut line = serde_json::to_vec(entry).map_err(io::Error::other)?;
+        line.push(b'\n');
+        if fs::metadata(path).is_ok_and(|meta| meta.len() > HISTORY_LIMIT) {
+            let half = known.len().div_euclid(2);
+            let mut bytes = Vec::new();
+            for entry in known.iter().skip(half) {
+                serde_json::to_writer(&mut bytes, entry).map_err(io::Error::other)?;
+                bytes.push(b'\n');
+            }
+            bytes.extend_from_slice(&line);
+            let temporary = self.directory.join("history.jsonl.new");
+            write_durably(&temporary, &bytes)?;
+            fs::rename(&temporary, path)?;
+            return sync_directory(&self.directory);
+        }
+        let mut file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .mode(0o600)
+            .open(path)?;
+        let end = file.seek(SeekFrom::End(0))?;
+        if end > 0 {
+            let mut last = [0_u8];
+            file.seek(SeekFrom::End(-1))?;
+            file.read_exact(&mut last)?;
+            if last != *b"\n" {
+                line.insert(0, b'\n');
+            }
+        }
+        file.write_all(&line)?;
+        file.sync_all()?;
+        sync_directory(&self.directory)
+    }
+
+    fn permitted(&self) -> Result<(), Failure> {
+        match &self.refused {
+            Some(refused) => Err(refused.clone()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(
+        ErrorKind::Configuration,
+        format!("cannot write {}: {error}", path.display()),
+    )
+}
+
+/// Writes a file for root alone (its locator may hold a password) and flushes it.
+fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        .mode(0o600)
+        .open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn history_path(directory: &Path) -> PathBuf {
+    directory.join("history.jsonl")
+}
+
+/// The finished upgrades of a state directory, oldest first. Lines that are none (torn by a crash,
+/// written by others) are skipped.
+///
+/// # Errors
+/// When the file is there and cannot be read.
+pub fn read_history(directory: &Path) -> io::Result<Vec<HistoryEntry>> {
+    match fs::read(history_path(directory)) {
+        Ok(bytes) => Ok(bytes
+            .split(|byte| *byte == b'\n')
+            .filter_map(|line| serde_json::from_slice(line).ok())
+            .collect()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use slotd_engine::{Ended, ErrorKind, Failure, Kind, Record, Slot};
+
+    use super::{StateStore, read_history};
+
+    fn ended(id: u64) -> Ended {
+        Ended {
+            id,
+            kind: Kind::Install,
+            result: slotd_engine::Result::RolledBack,
+            slot: Slot::B,
+            version: Some("2.0.0".to_owned()),
+            digest: None,
+            source: None,
+            failure: Some(Failure::new(ErrorKind::Reject, "health check web failed")),
+            started_at: 1_700_000_000,
+            ended_at: 1_700_000_060,
+        }
+    }
+
+    #[test]
+    fn a_record_reads_as_it_was_kept_and_is_for_root_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = StateStore::new(directory.path(), None);
+        let record = Record {
+            last_id: 7,
+            ..Record::default()
+        };
+        store.persist(&record).unwrap();
+        let loaded = store.load();
+        assert_eq!(loaded.record, record);
+        assert!(loaded.conditions.is_empty());
+        let mode = directory
+            .path()
+            .join("state.json")
+            .metadata()
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn damaged_and_empty_files_are_kept_aside_and_counting_goes_on() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = StateStore::new(directory.path(), None);
+        store.report(&ended(41)).unwrap();
+        for (number, bytes) in [(1, &b"{\"version\":"[..]), (2, b"")] {
+            fs::write(directory.path().join("state.json"), bytes).unwrap();
+            let loaded = store.load();
+            assert_eq!(loaded.record.last_id, 41);
+            assert_eq!(loaded.conditions[0].kind, "StateBroken");
+            let kept = directory.path().join(format!("state.json.broken-{number}"));
+            assert_eq!(fs::read(kept).unwrap(), bytes);
+        }
+        store.persist(&Record::default()).unwrap();
+    }
+
+    #[test]
+    fn a_file_from_the_future_stays_and_refuses_writes() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = StateStore::new(directory.path(), None);
+        let bytes = br#"{"version":9,"min_reader":9,"record":{"at":"flying"}}"#;
+        fs::write(directory.path().join("state.json"), bytes).unwrap();
+        let loaded = store.load();
+        assert_eq!(loaded.conditions[0].kind, "StateFromTheFuture");
+        let refusal = store.persist(&Record::default()).unwrap_err();
+        assert_eq!(refusal.kind, ErrorKind::Configuration);
+        assert_eq!(
+            fs::read(directory.path().join("state.json")).unwrap(),
+            bytes
+        );
+    }
+
+    #[test]
+    fn an_upgrade_is_in_the_history_once_and_a_torn_line_spoils_only_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = StateStore::new(directory.path(), None);
+        store.report(&ended(1)).unwrap();
+        store.report(&ended(1)).unwrap();
+        let path = directory.path().join("history.jsonl");
+        let mut bytes = fs::read(&path).unwrap();
+        bytes.extend_from_slice(b"{\"id\":2,\"ki");
+        fs::write(&path, bytes).unwrap();
+        store.report(&ended(3)).unwrap();
+        let history = read_history(directory.path()).unwrap();
+        assert_eq!(
+            history.iter().map(|entry| entry.id).collect::<Vec<_>>(),
+            [1, 3]
+        );
+        assert_eq!(
+            history[0].failure.as_ref().unwrap().reason,
+            "health check web failed"
+        );
+    }
+
+    #[test]
+    fn a_refused_directory_is_read_but_not_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let refusal = Failure::new(ErrorKind::Configuration, "on slot A");
+        let mut store = StateStore::new(directory.path(), Some(refusal.clone()));
+        assert_eq!(store.load().conditions[0].kind, "StateDirectoryRefused");
+        assert_eq!(store.persist(&Record::default()), Err(refusal.clone()));
+        assert_eq!(store.report(&ended(1)), Err(refusal));
+        assert!(fs::read_dir(directory.path()).unwrap().next().is_none());
+    }
+}
