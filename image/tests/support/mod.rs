@@ -1,8 +1,10 @@
 //! What the tests of this crate share: images, a server with faults, a medium with faults.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(clippy::cast_possible_truncation, reason = "test images are small")]
 #![allow(unreachable_pub, missing_docs, reason = "this is no library")]
 
+pub mod fetching;
 pub mod medium;
 pub mod server;
 
