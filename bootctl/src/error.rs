@@ -24,6 +24,20 @@ pub enum ErrorKind {
     Bug,
 }
 
+impl ErrorKind {
+    /// The exit code that every program of the project ends with for this kind.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Bug => 1,
+            Self::Configuration => 3,
+            Self::Reject => 4,
+            Self::Unsafe => 5,
+            Self::Retry => 6,
+        }
+    }
+}
+
 /// An error that names the device, file, offset or field it is about.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -19,6 +19,7 @@ pub mod fixture;
 mod gpt;
 mod inspect;
 mod ioctl;
+mod machine;
 mod memory;
 pub mod model;
 mod mounts;
@@ -39,6 +40,7 @@ pub use facts::{
     AgentPresence, Architecture, BootFile, ImageFacts, InspectSettings, parse_os_release,
 };
 pub use inspect::{SlotView, inspect};
+pub use machine::machine_id;
 pub use memory::MemoryBackend;
 pub use proof::{InactiveSlot, InvalidatedSlot, ReadBack, VerifiedSlot};
 pub use slot::{DeviceNumber, SlotLocator, SlotName, SlotSettings};

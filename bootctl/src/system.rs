@@ -48,6 +48,12 @@ impl System {
             .join(absolute.strip_prefix("/").unwrap_or(absolute))
     }
 
+    /// The inverse: a path of this process as the node names it.
+    #[must_use]
+    pub fn absolute(&self, path: &Path) -> PathBuf {
+        Path::new("/").join(path.strip_prefix(&self.root).unwrap_or(path))
+    }
+
     /// A file below sysfs.
     #[must_use]
     pub fn sys(&self, relative: impl AsRef<Path>) -> PathBuf {

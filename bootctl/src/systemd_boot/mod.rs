@@ -62,6 +62,19 @@ impl SystemdBoot {
         &self.esp.root
     }
 
+    /// The machine id that the slots' entries share; `None` without an entry. A rescue system has
+    /// another one, and entries that do not share theirs do not sort by version.
+    ///
+    /// # Errors
+    /// When the entries cannot be read.
+    pub fn machine_id(&self) -> Result<Option<String>> {
+        let snapshot = self.esp.read()?;
+        let mut entries = SlotName::BOTH
+            .into_iter()
+            .flat_map(|slot| snapshot.slot_entries(slot));
+        Ok(entries.find_map(|entry| entry.text.machine_id))
+    }
+
     fn circumstances(&self) -> Result<Circumstances> {
         Ok(Circumstances {
             booted: self.booted,
