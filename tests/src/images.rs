@@ -84,12 +84,12 @@ pub const STUCK: Variant = Variant {
 
 impl Variant {
     /// A name for files.
-    pub fn name(&self) -> &'static str {
+    pub const fn name(&self) -> &'static str {
         self.name
     }
 
     /// IMAGE_VERSION.
-    pub fn version(&self) -> &'static str {
+    pub const fn version(&self) -> &'static str {
         self.version
     }
 

@@ -5,6 +5,7 @@ pub mod esp;
 pub mod images;
 pub mod lab;
 pub mod loopdisk;
+pub mod node;
 pub mod process;
 pub mod runner;
 pub mod scenarios;

@@ -1,7 +1,9 @@
 //! All tests that are more than a crate's own.
 
 mod loops;
+mod power_cuts;
 mod reference_disk;
+mod upgrades;
 
 use crate::runner::{Set, Test, Tier};
 
@@ -10,6 +12,8 @@ pub fn all() -> Vec<Test> {
     let mut tests = Vec::new();
     tests.extend(loops::tests());
     tests.extend(reference_disk::tests());
+    tests.extend(upgrades::tests());
+    tests.extend(power_cuts::tests());
     tests.sort_by_key(|test| test.tier);
     tests
 }

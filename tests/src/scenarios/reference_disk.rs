@@ -75,11 +75,8 @@ fn counts_and_falls_back(lab: &Lab) -> Result<()> {
     let again = machine.reboot()?;
     ensure!(again.slot == "a" && again.id != boot.id, "booted {again:?}");
     ensure!(machine.run("cat /var/lib/slotd/kept /etc/machine-id")? == format!("kept\n{id}"));
-    ensure!(
-        machine
-            .run("systemctl --failed --no-legend --plain")?
-            .is_empty()
-    );
+    let failed = machine.run("systemctl --failed --no-legend --plain")?;
+    ensure!(failed.is_empty(), "units failed:\n{failed}");
     ensure!(
         machine.slot_digest('a')? == before,
         "the booted slot was written to"

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
 use super::qemu::{Hardware, Qemu};
-use super::shell::{self, Output, Shell};
+use super::shell::{self, End, Output, Shell};
 use super::{Acceleration, Console};
 
 /// How to set a machine up.
@@ -219,6 +219,18 @@ impl Machine {
             .stream(command, patience, each)
     }
 
+    /// Runs a command that may end in a reboot, with its output going to a terminal.
+    pub fn stream_until_reboot(
+        &mut self,
+        command: &str,
+        patience: Duration,
+        each: impl FnMut(&[u8]),
+    ) -> Result<End> {
+        self.began = Instant::now();
+        let shell = self.shell.as_mut().context("the machine is off")?;
+        shell.stream_until_reboot(command, patience, each)
+    }
+
     /// Starts a command in the guest and does not wait for it.
     pub fn start(&mut self, command: &str) -> Result<()> {
         self.began = Instant::now();
@@ -271,6 +283,28 @@ impl Machine {
         } else {
             3
         })
+    }
+
+    /// How many bytes of a slot are not zero, in steps of 64 KiB, seen from outside the guest.
+    pub fn slot_bytes_used(&self, slot: char) -> Result<u64> {
+        let index = if slot.eq_ignore_ascii_case(&'a') {
+            2
+        } else {
+            3
+        };
+        let disk =
+            File::open(&self.disk).with_context(|| format!("opening {}", self.disk.display()))?;
+        let (start, size) = partition_range(&disk, index)?;
+        let mut buffer = vec![0; 64 << 10];
+        let mut used = 0;
+        for position in (start..start + size).step_by(buffer.len()) {
+            disk.read_exact_at(&mut buffer, position)
+                .with_context(|| format!("reading {} at {position}", self.disk.display()))?;
+            if buffer.iter().any(|byte| *byte != 0) {
+                used += buffer.len() as u64;
+            }
+        }
+        Ok(used)
     }
 
     /// Names in the loader's folder of entries, read from the ESP from outside the guest. While the machine runs this shows what

@@ -9,4 +9,4 @@ mod shell;
 pub use accel::{Acceleration, probe};
 pub use console::Console;
 pub use machine::{Boot, Machine, Setup};
-pub use shell::{Output, Shell, quote};
+pub use shell::{End, Output, Shell, quote};

@@ -21,6 +21,15 @@ pub struct Output {
     pub stderr: String,
 }
 
+/// How a command that may end in a reboot ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// With this exit code.
+    Exit(u32),
+    /// The machine booted again.
+    Reboot,
+}
+
 /// A connection to the guest's shell.
 #[derive(Debug)]
 pub struct Shell {
@@ -93,10 +102,24 @@ impl Shell {
         &mut self,
         command: &str,
         patience: Duration,
-        mut each: impl FnMut(&[u8]),
+        each: impl FnMut(&[u8]),
     ) -> Result<u32> {
+        match self.stream_until_reboot(command, patience, each)? {
+            End::Exit(code) => Ok(code),
+            End::Reboot => bail!("the guest rebooted while {command:?} ran"),
+        }
+    }
+
+    /// Runs a command that may end in a reboot, with its output as for [`Shell::stream`], until it ends or another boot's shell
+    /// announces itself.
+    pub fn stream_until_reboot(
+        &mut self,
+        command: &str,
+        patience: Duration,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<End> {
         self.sequence += 1;
-        let marker = format!("\n@@DONE {} ", self.sequence);
+        let done = format!("\n@@DONE {} ", self.sequence);
         let line = format!(
             "sh -c {} </dev/null; printf '\\n@@DONE %s %s\\n' {} $?\n",
             quote(command),
@@ -105,8 +128,14 @@ impl Shell {
         self.send(line.as_bytes())?;
         let deadline = Instant::now() + patience;
         loop {
-            if let Some(start) = find(&self.buffer, marker.as_bytes()) {
-                let after = start + marker.len();
+            if let Some(start) = find(&self.buffer, b"\n@@SHELL ") {
+                each(&self.buffer[..start]);
+                // The announcement stays for whoever waits for the boot.
+                self.buffer.drain(..start);
+                return Ok(End::Reboot);
+            }
+            if let Some(start) = find(&self.buffer, done.as_bytes()) {
+                let after = start + done.len();
                 if let Some(length) = self.buffer[after..].iter().position(|byte| *byte == b'\n') {
                     each(&self.buffer[..start]);
                     let code = String::from_utf8_lossy(&self.buffer[after..after + length])
@@ -114,11 +143,11 @@ impl Shell {
                         .parse()
                         .with_context(|| format!("the exit code of {command:?}"))?;
                     self.buffer.drain(..=after + length);
-                    return Ok(code);
+                    return Ok(End::Exit(code));
                 }
             } else {
-                // What may be the beginning of the marker stays.
-                let safe = self.buffer.len().saturating_sub(marker.len());
+                // What may be the beginning of a marker stays.
+                let safe = self.buffer.len().saturating_sub(done.len());
                 each(&self.buffer[..safe]);
                 self.buffer.drain(..safe);
             }

@@ -1,0 +1,244 @@
+//! A machine with slotd on it: what an operator types, and what there is to see of it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::artifacts::Image;
+use crate::images::Variant;
+use crate::lab::{CONFIGURATION, Lab};
+use crate::server::Server;
+use crate::vm::{Boot, End, Machine, Output, quote};
+
+/// A running machine and the server that its images come from.
+#[derive(Debug)]
+pub struct Node {
+    /// The machine.
+    pub machine: Machine,
+    /// The image server.
+    pub server: Server,
+}
+
+/// What a settled node is expected to look like, from every side.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected<'a> {
+    /// The slot that runs.
+    pub booted: char,
+    /// The version that runs.
+    pub version: &'a str,
+    /// States of slots A and B, as `slotd status` and `slotd-bootctl status` name them.
+    pub states: [&'a str; 2],
+    /// File names of our boot entries on the ESP, sorted.
+    pub entries: &'a [&'a str],
+}
+
+impl Node {
+    /// Boots a fresh reference disk with v1 in slot A.
+    pub fn start(lab: &Lab) -> Result<Self> {
+        Self::start_with(lab, CONFIGURATION, &[])
+    }
+
+    /// The same with another configuration of slotd and with forwarded ports.
+    pub fn start_with(lab: &Lab, configuration: &str, forwards: &[(u16, u16)]) -> Result<Self> {
+        let mut node = Self::off(lab, &crate::images::V1, configuration, forwards)?;
+        node.machine.power_on()?;
+        let boot = node.machine.wait_for_boot()?;
+        ensure!(boot.slot == "a", "the fresh disk booted {boot:?}");
+        Ok(node)
+    }
+
+    /// A machine that is still off.
+    pub fn off(
+        lab: &Lab,
+        variant: &Variant,
+        configuration: &str,
+        forwards: &[(u16, u16)],
+    ) -> Result<Self> {
+        Ok(Self {
+            machine: lab.machine_of("machine", variant, configuration, forwards)?,
+            server: Server::start()?,
+        })
+    }
+
+    /// The command that installs an image from the image server.
+    pub fn install_command(&self, image: &Image, options: &str) -> String {
+        let url = self.server.serve_file(&image.path);
+        format!(
+            "slotd install {url} --checksum {} {options}",
+            image.checksum
+        )
+    }
+
+    /// Installs an image and waits until the machine has settled again: the boot it ends in, and what `slotd install` printed.
+    pub fn install(&mut self, image: &Image, options: &str) -> Result<(Boot, String)> {
+        let patience = self.machine.patience(120);
+        self.install_within(image, options, patience)
+    }
+
+    /// The same for a trial that takes longer to fail.
+    pub fn install_within(
+        &mut self,
+        image: &Image,
+        options: &str,
+        patience: Duration,
+    ) -> Result<(Boot, String)> {
+        let command = self.install_command(image, options);
+        let printed = self.run_until_reboot(&command)?;
+        let boot = self.settle(patience)?;
+        Ok((boot, printed))
+    }
+
+    /// Runs a command that ends in a reboot and returns what it printed until then.
+    pub fn run_until_reboot(&mut self, command: &str) -> Result<String> {
+        let mut printed = Vec::new();
+        let patience = self.machine.patience(120);
+        // Through a pipe it prints lines instead of a bar.
+        let piped =
+            format!("({command}; echo $? > /run/lab.code) 2>&1 | cat; exit $(cat /run/lab.code)");
+        let end = self
+            .machine
+            .stream_until_reboot(&piped, patience, |piece| printed.extend_from_slice(piece))?;
+        let printed = String::from_utf8_lossy(&printed).into_owned();
+        match end {
+            // A client may return just before the machine goes down.
+            End::Reboot | End::Exit(0) => Ok(printed),
+            End::Exit(code) => {
+                bail!("{command:?} ended with {code} instead of a reboot:\n{printed}")
+            }
+        }
+    }
+
+    /// Waits until a boot reached multi-user.target in which no upgrade is under way any more.
+    pub fn settle(&mut self, patience: Duration) -> Result<Boot> {
+        let deadline = Instant::now() + patience;
+        let mut boot = self.machine.wait_for_boot_within(patience)?;
+        loop {
+            let output = self.machine.try_run("slotd status --output json");
+            let phase = output.as_ref().ok().and_then(|output| {
+                let status: Value = serde_json::from_str(&output.stdout).ok()?;
+                Some(status["upgrade"]["phase"].as_str()?.to_owned())
+            });
+            match phase.as_deref() {
+                Some("Activating" | "Confirming" | "Draining" | "Staging") | None => {}
+                Some(_) => return Ok(boot),
+            }
+            if Instant::now() > deadline {
+                bail!("the node did not settle: {output:?}");
+            }
+            if output.is_err() {
+                // The machine went down under the command.
+                boot = self.machine.wait_for_boot_within(patience)?;
+            }
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+
+    /// `slotd status --output json`.
+    pub fn status(&mut self) -> Result<Value> {
+        self.machine.json("slotd status --output json")
+    }
+
+    /// `slotd-bootctl status --output json`.
+    pub fn loader(&mut self) -> Result<Value> {
+        self.machine.json("slotd-bootctl status --output json")
+    }
+
+    /// The entries of `slotd history --output json`, the latest last.
+    pub fn history(&mut self) -> Result<Vec<Value>> {
+        let document = self.machine.json("slotd history --output json")?;
+        let list = document.get("entries").unwrap_or(&document);
+        Ok(list
+            .as_array()
+            .with_context(|| format!("the history is no list: {document}"))?
+            .clone())
+    }
+
+    /// The latest entry of the history.
+    pub fn last_result(&mut self) -> Result<Value> {
+        self.history()?.pop().context("the history is empty")
+    }
+
+    /// Runs a command that has to fail with this code and say all of this.
+    pub fn refused(&mut self, command: &str, code: u32, says: &[&str]) -> Result<Output> {
+        let patience = self.machine.patience(120);
+        let output = self.machine.try_run_within(command, patience)?;
+        let text = format!("{}{}", output.stdout, output.stderr);
+        ensure!(
+            output.code == code,
+            "{command:?} ended with {} instead of {code}:\n{text}",
+            output.code
+        );
+        for word in says {
+            ensure!(
+                text.to_lowercase().contains(&word.to_lowercase()),
+                "{command:?} does not say {word:?}:\n{text}"
+            );
+        }
+        Ok(output)
+    }
+
+    /// Compares what the node shows with what is expected: the loader's files from outside, both programs' documents from inside.
+    pub fn expect(&mut self, expected: &Expected<'_>) -> Result<()> {
+        let status = self.status()?;
+        let loader = self.loader()?;
+        let letter = expected.booted.to_ascii_uppercase().to_string();
+        for (program, document) in [("slotd status", &status), ("slotd-bootctl status", &loader)] {
+            ensure!(
+                document["booted"] == letter.as_str(),
+                "{program} says that {} is booted, not {letter}",
+                document["booted"]
+            );
+            for (index, state) in expected.states.iter().enumerate() {
+                ensure!(
+                    document["slots"][index]["state"] == *state,
+                    "{program} shows slot {} as {}, not {state}\n{document:#}",
+                    ["A", "B"][index],
+                    document["slots"][index]["state"]
+                );
+            }
+        }
+        let next = &loader["loader"]["next"];
+        ensure!(
+            next["slot"] == letter.as_str() && next["trial"] == false,
+            "the next boot is {next}, not slot {letter}"
+        );
+        let booted = status["slots"]
+            .as_array()
+            .and_then(|slots| slots.iter().find(|slot| slot["booted"] == true));
+        let version = booted.map(|slot| &slot["version"]);
+        ensure!(
+            version.is_some_and(|version| *version == expected.version),
+            "slotd status shows version {version:?}, not {}",
+            expected.version
+        );
+        let entries = self.machine.loader_entries()?;
+        ensure!(
+            entries == expected.entries,
+            "the ESP holds {entries:?}, not {:?}",
+            expected.entries
+        );
+        Ok(())
+    }
+
+    /// Cuts the power and switches on again, so many times: each boot has to run this slot and version.
+    pub fn power_cycles(&mut self, count: u32, slot: char, version: &str) -> Result<()> {
+        for cycle in 1..=count {
+            let boot = self.machine.power_cycle()?;
+            ensure!(
+                boot.slot == slot.to_ascii_lowercase().to_string() && boot.version == version,
+                "power cycle {cycle} booted slot {} with {}, not {slot} with {version}",
+                boot.slot,
+                boot.version
+            );
+        }
+        Ok(())
+    }
+
+    /// Writes a text to a file of the guest.
+    pub fn write_file(&mut self, path: &str, text: &str) -> Result<()> {
+        self.machine
+            .run(&format!("printf %s {} > {path}", quote(text)))
+            .map(drop)
+    }
+}

@@ -1,0 +1,284 @@
+//! Upgrades on real firmware, loader, kernel and systemd: those that succeed and those that have to fall back.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::in_machine;
+use crate::images::{NO_AGENT, PANICS, STUCK, UNHEALTHY, V1, V2, V3, Variant};
+use crate::lab::Lab;
+use crate::node::{Expected, Node};
+use crate::runner::Test;
+
+/// Deadline and tries that let a trial fail soon; thirty seconds are the least that slotd accepts.
+const SHORT_TRIAL: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 30s}\n";
+
+pub(super) fn tests() -> Vec<Test> {
+    vec![
+        in_machine("vm/good-upgrade-from-a-to-b-and-back-to-a", good),
+        in_machine("vm/a-failing-health-script-rolls-back", failing_health),
+        in_machine("vm/a-kernel-panic-rolls-back", panic),
+        in_machine(
+            "vm/an-image-whose-agent-does-not-start-rolls-back",
+            no_agent,
+        ),
+        in_machine("vm/a-unit-stuck-before-sysinit-rolls-back", stuck),
+        in_machine(
+            "vm/a-deliberate-rollback-goes-back-to-the-old-slot",
+            rollback,
+        ),
+        in_machine(
+            "vm/an-image-comes-through-standard-input-over-the-network",
+            standard_input,
+        ),
+    ]
+}
+
+fn good(lab: &Lab) -> Result<()> {
+    let mut node = Node::start(lab)?;
+    node.expect(&Expected {
+        booted: 'A',
+        version: V1.version(),
+        states: ["good", "empty"],
+        entries: &["slotd-a.conf"],
+    })?;
+    let v2 = lab.artifacts()?.image(&V2)?;
+    let a = node.machine.slot_digest('a')?;
+    let (boot, printed) = node.install(&v2, "")?;
+    ensure!(
+        boot.slot == "b" && boot.version == V2.version(),
+        "ended in {boot:?}\n{printed}"
+    );
+    let on_b = Expected {
+        booted: 'B',
+        version: V2.version(),
+        states: ["good", "good"],
+        entries: &["slotd-a.conf", "slotd-b.conf"],
+    };
+    node.expect(&on_b)?;
+    ensure!(
+        node.machine.slot_digest('a')? == a,
+        "slot A, which was booted, was written to"
+    );
+    ensure!(
+        format!("sha256:{}", node.machine.slot_digest('b')?) == v2.expanded_checksum,
+        "slot B does not hold the image's bytes"
+    );
+    let result = node.last_result()?;
+    ensure!(
+        result["result"] == "Completed"
+            && result["slot"] == "B"
+            && result["version"] == V2.version(),
+        "the history says {result:#}"
+    );
+    node.power_cycles(5, 'B', V2.version())?;
+    node.expect(&on_b)?;
+
+    // And back again, into the slot that was booted before.
+    let v3 = lab.artifacts()?.image(&V3)?;
+    let b = node.machine.slot_digest('b')?;
+    let (boot, printed) = node.install(&v3, "")?;
+    ensure!(
+        boot.slot == "a" && boot.version == V3.version(),
+        "ended in {boot:?}\n{printed}"
+    );
+    let on_a = Expected {
+        booted: 'A',
+        version: V3.version(),
+        ..on_b
+    };
+    node.expect(&on_a)?;
+    ensure!(
+        node.machine.slot_digest('b')? == b,
+        "slot B, which was booted, was written to"
+    );
+    let results: Vec<Value> = node
+        .history()?
+        .iter()
+        .map(|entry| entry["result"].clone())
+        .collect();
+    ensure!(
+        results == ["Completed", "Completed"],
+        "the history says {results:?}"
+    );
+    node.power_cycles(1, 'A', V3.version())
+}
+
+/// Installs an image that must not stay, and checks that the node is back on slot A with everything as it was.
+fn falls_back(
+    lab: &Lab,
+    variant: &Variant,
+    configuration: &str,
+    power_cycles: u32,
+    entries: &[&str],
+) -> Result<(Node, Value)> {
+    let mut node = Node::start_with(lab, configuration, &[])?;
+    let image = lab.artifacts()?.image(variant)?;
+    let before = node.machine.slot_digest('a')?;
+    let patience = node.machine.patience(200);
+    let (boot, printed) = node.install_within(&image, "", patience)?;
+    let boot = if boot.slot == "b" {
+        // It got as far as multi-user.target on trial, and down again.
+        node.settle(patience)?
+    } else {
+        boot
+    };
+    ensure!(
+        boot.slot == "a" && boot.version == V1.version(),
+        "ended in {boot:?}\n{printed}"
+    );
+    let expected = Expected {
+        booted: 'A',
+        version: V1.version(),
+        states: ["good", "bad"],
+        entries,
+    };
+    node.expect(&expected)?;
+    ensure!(
+        node.machine.slot_digest('a')? == before,
+        "slot A, which was booted, was written to"
+    );
+    let result = node.last_result()?;
+    ensure!(
+        result["result"] == "RolledBack"
+            && result["slot"] == "B"
+            && result["version"] == variant.version(),
+        "the history says {result:#}"
+    );
+    node.power_cycles(power_cycles, 'A', V1.version())?;
+    node.expect(&expected)?;
+    Ok((node, result))
+}
+
+fn failing_health(lab: &Lab) -> Result<()> {
+    let entries = &["slotd-a.conf", "slotd-b+0-1.conf"];
+    let (mut node, result) = falls_back(lab, &UNHEALTHY, SHORT_TRIAL, 5, entries)?;
+    let failure = &result["failure"];
+    ensure!(
+        failure["check"]
+            .as_str()
+            .is_some_and(|check| check.contains("50-app"))
+            && failure["output"]
+                .as_str()
+                .is_some_and(|output| output.contains("port 8080")),
+        "the failing check and its output are not in {result:#}"
+    );
+    // People see it too.
+    let table = node.machine.run("slotd status")?;
+    ensure!(
+        table.contains("50-app"),
+        "slotd status does not name the check:\n{table}"
+    );
+    Ok(())
+}
+
+fn panic(lab: &Lab) -> Result<()> {
+    let entries = &["slotd-a.conf", "slotd-b+0-2.conf"];
+    falls_back(lab, &PANICS, SHORT_TRIAL, 5, entries).map(drop)
+}
+
+fn no_agent(lab: &Lab) -> Result<()> {
+    let entries = &["slotd-a.conf", "slotd-b+0-2.conf"];
+    falls_back(lab, &NO_AGENT, SHORT_TRIAL, 1, entries).map(drop)
+}
+
+fn stuck(lab: &Lab) -> Result<()> {
+    let entries = &["slotd-a.conf", "slotd-b+0-1.conf"];
+    falls_back(lab, &STUCK, SHORT_TRIAL, 1, entries).map(drop)
+}
+
+fn rollback(lab: &Lab) -> Result<()> {
+    let mut node = Node::start(lab)?;
+    let v2 = lab.artifacts()?.image(&V2)?;
+    let (boot, printed) = node.install(&v2, "")?;
+    ensure!(boot.slot == "b", "ended in {boot:?}\n{printed}");
+    let b = node.machine.slot_digest('b')?;
+    node.run_until_reboot("slotd rollback")?;
+    let patience = node.machine.patience(120);
+    let boot = node.settle(patience)?;
+    ensure!(
+        boot.slot == "a" && boot.version == V1.version(),
+        "rolled back to {boot:?}"
+    );
+    let expected = Expected {
+        booted: 'A',
+        version: V1.version(),
+        states: ["good", "good"],
+        entries: &["slotd-a.conf", "slotd-b.conf"],
+    };
+    node.expect(&expected)?;
+    ensure!(
+        node.machine.slot_digest('b')? == b,
+        "slot B, which was booted, was written to"
+    );
+    let result = node.last_result()?;
+    ensure!(
+        result["kind"] == "rollback" && result["result"] == "Completed" && result["slot"] == "A",
+        "the history says {result:#}"
+    );
+    node.power_cycles(1, 'A', V1.version())
+}
+
+fn standard_input(lab: &Lab) -> Result<()> {
+    let port = free_port()?;
+    let mut node = Node::start_with(lab, crate::lab::CONFIGURATION, &[(port, 2222)])?;
+    let v2 = lab.artifacts()?.image(&V2)?;
+    let before = node.machine.slot_digest('a')?;
+    // The image is pushed into the guest once something listens there.
+    let path = v2.path.clone();
+    let push = std::thread::spawn(move || push_image(port, &path));
+    node.run_until_reboot(&format!(
+        "nc -l -N 2222 </dev/null | slotd install - --checksum {}",
+        v2.checksum
+    ))?;
+    push.join().ok().context("the sender died")??;
+    let patience = node.machine.patience(120);
+    let boot = node.settle(patience)?;
+    ensure!(
+        boot.slot == "b" && boot.version == V2.version(),
+        "ended in {boot:?}"
+    );
+    node.expect(&Expected {
+        booted: 'B',
+        version: V2.version(),
+        states: ["good", "good"],
+        entries: &["slotd-a.conf", "slotd-b.conf"],
+    })?;
+    ensure!(
+        node.machine.slot_digest('a')? == before,
+        "slot A, which was booted, was written to"
+    );
+    let result = node.last_result()?;
+    ensure!(
+        result["result"] == "Completed",
+        "the history says {result:#}"
+    );
+    node.power_cycles(1, 'B', V2.version())
+}
+
+/// A port of this machine's loopback that was free a moment ago.
+fn free_port() -> Result<u16> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").context("looking for a free port")?;
+    Ok(listener
+        .local_addr()
+        .context("looking for a free port")?
+        .port())
+}
+
+/// Sends a file to a guest that may not listen yet: QEMU accepts for it, and closes at once when nobody does.
+fn push_image(port: u16, path: &std::path::Path) -> Result<()> {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let mut file = std::fs::File::open(path).context("opening the image")?;
+        let mut stream =
+            std::net::TcpStream::connect(("127.0.0.1", port)).context("connecting to the guest")?;
+        let sent = std::io::copy(&mut file, &mut stream)
+            .and_then(|_| stream.shutdown(std::net::Shutdown::Write));
+        match sent {
+            Ok(()) => return Ok(()),
+            Err(error) if std::time::Instant::now() > deadline => {
+                return Err(error).context("sending the image");
+            }
+            Err(_) => std::thread::sleep(std::time::Duration::from_millis(200)),
+        }
+    }
+}
