@@ -29,7 +29,68 @@ pub(crate) fn install(tree: &Tree, installation: &Installation) -> Result<()> {
         tree::install(&source, &tree.path(&format!("/usr/bin/{name}")), 0o755)?;
     }
     tree.lay_over(&installation.units)?;
+    create_groups(tree, &installation.units)?;
     enable_by_preset(tree, &installation.units)
+}
+
+/// What systemd-sysusers would do at the first boot, if it could write to the root: the groups that the tree's files declare.
+fn create_groups(tree: &Tree, units: &Path) -> Result<()> {
+    let folder = units.join("usr/lib/sysusers.d");
+    let Ok(entries) = fs::read_dir(&folder) else {
+        return Ok(());
+    };
+    for entry in entries {
+        let path = entry
+            .with_context(|| format!("reading {}", folder.display()))?
+            .path();
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        for name in groups(&text) {
+            for (file, line) in [("/etc/group", "x:GID:"), ("/etc/gshadow", "!*::")] {
+                let place = tree.path(file);
+                let table = fs::read_to_string(&place)
+                    .with_context(|| format!("reading {}", place.display()))?;
+                if let Some(table) = with_group(&table, name, line) {
+                    let mode = fs::metadata(&place)
+                        .with_context(|| format!("looking at {}", place.display()))?
+                        .permissions();
+                    tree.write(file, table.as_bytes())?;
+                    fs::set_permissions(&place, mode)
+                        .with_context(|| format!("setting the mode of {}", place.display()))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Groups that a sysusers.d file declares with an id of systemd's choice.
+fn groups(text: &str) -> impl Iterator<Item = &str> {
+    text.lines()
+        .filter_map(|line| line.trim().strip_prefix("g "))
+        .filter_map(|line| line.split_whitespace().next())
+}
+
+/// A table of groups with one more, unless it is there. `GID` in the line becomes the highest system id that is free.
+fn with_group(table: &str, name: &str, line: &str) -> Option<String> {
+    let fields = |line: &str| -> Vec<String> { line.split(':').map(str::to_owned).collect() };
+    let rows: Vec<Vec<String>> = table.lines().map(fields).collect();
+    if rows
+        .iter()
+        .any(|row| row.first().is_some_and(|first| first == name))
+    {
+        return None;
+    }
+    let taken = |id: u32| {
+        rows.iter()
+            .any(|row| row.get(2).is_some_and(|gid| *gid == id.to_string()))
+    };
+    let id = (100..1000).rev().find(|id| !taken(*id))?;
+    Some(format!(
+        "{}\n{name}:{}\n",
+        table.trim_end(),
+        line.replace("GID", &id.to_string())
+    ))
 }
 
 /// What `systemctl preset` does, for the units that the presets of this tree name: links for WantedBy=, RequiredBy= and Alias=.
@@ -92,7 +153,21 @@ fn install_links(unit: &str, name: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{enabled, install_links};
+    use super::{enabled, groups, install_links, with_group};
+
+    #[test]
+    fn declared_groups_get_the_highest_free_system_id() {
+        assert_eq!(
+            groups("# x\ng slotd -\nu other -\n").collect::<Vec<_>>(),
+            ["slotd"]
+        );
+        let table = "root:x:0:\nsystemd-network:x:999:\n";
+        assert_eq!(
+            with_group(table, "slotd", "x:GID:").unwrap(),
+            "root:x:0:\nsystemd-network:x:999:\nslotd:x:998:\n"
+        );
+        assert_eq!(with_group(table, "root", "x:GID:"), None);
+    }
 
     #[test]
     fn presets_name_the_units_to_enable() {
