@@ -263,7 +263,7 @@ impl Tree {
         let relative = inside.trim_start_matches('/');
         let relative = if relative.is_empty() { "." } else { relative };
         let how = OpenHow::new()
-            .flags(flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
+            .flags(flags | OFlag::O_CLOEXEC)
             .mode(Mode::empty())
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
         match openat2(self.root.as_fd(), relative, how) {
@@ -281,7 +281,7 @@ impl Tree {
         let meta = probe
             .metadata()
             .map_err(Error::io("stat", self.path.join(inside)))?;
-        // Devices and pipes of a foreign image are never opened, only recognised.
+        // Devices and pipes of a foreign image are only recognised, never opened.
         if !meta.is_file() {
             return Ok(None);
         }

@@ -47,3 +47,6 @@ pub use slot::{DeviceNumber, SlotLocator, SlotName, SlotSettings};
 pub use system::System;
 pub use systemd_boot::{EspSetting, SystemdBoot};
 pub use table::{Booted, Evidence, Partition, SlotTable, Witness};
+
+#[cfg(test)]
+mod scenarios;

@@ -121,6 +121,17 @@ impl SystemdBoot {
         self.read_back(&expected)
     }
 
+    /// Applies only the first changes of a transition, as a power cut would.
+    #[cfg(test)]
+    pub(crate) fn run_cut(&self, transition: &Transition, changes: usize) -> Result<()> {
+        let steps = transitions::steps(&self.circumstances()?, &self.esp.read()?, transition)?;
+        for step in steps.iter().take(changes) {
+            self.esp
+                .apply(step, &|_| Err(Error::Internal("no image".to_owned())))?;
+        }
+        Ok(())
+    }
+
     /// Whether the partition says what was written.
     fn read_back(&self, expected: &Snapshot) -> Result<()> {
         let found = self.esp.read()?;

@@ -2,7 +2,7 @@
 
 use super::esp::Esp;
 use super::snapshot::Snapshot;
-use super::transitions::{Circumstances, RESERVED_OPTIONS, after, steps};
+use super::transitions::{Circumstances, RESERVED_OPTIONS, after, arm, steps};
 use crate::backend::{
     BootOptions, Counting, NextBoot, PreflightRequest, Refusal, RefusalCode, SlotState,
     StagedImage, Transition,
@@ -190,12 +190,9 @@ fn life(circumstances: &Circumstances, snapshot: &Snapshot, slot: SlotName) -> O
         trial_deadline_seconds: 0,
         panic_seconds: 0,
     };
-    // Arming refuses by itself where the trial would not come first: then it is shown why.
-    let arm = Transition::Arm { slot, options };
-    match steps(&circumstances, &now, &arm) {
-        Ok(steps) => now = after(&now, &steps),
-        Err(_) => return Some(in_the_way(&circumstances, &now, slot, "the trial")),
-    }
+    // The missing fallback is refused by itself.
+    circumstances.situation(&now).arm(slot, TRIES).ok()?;
+    now = after(&now, &arm(&circumstances, &now, slot, &options).ok()?);
     for _ in 0..TRIES {
         if circumstances.next(&now) != (NextBoot::Slot { slot, trial: true }) {
             return Some(in_the_way(&circumstances, &now, slot, "the trial"));

@@ -103,7 +103,9 @@ pub(crate) fn steps(
         }
         Transition::Arm { slot, options } => {
             situation.arm(*slot, options.tries)?;
-            arm(circumstances, snapshot, *slot, options)
+            let steps = arm(circumstances, snapshot, *slot, options)?;
+            require_next(circumstances, snapshot, &steps, *slot)?;
+            Ok(steps)
         }
         Transition::TrialBoot { slot } => Ok(trial_boot(circumstances, snapshot, *slot)),
         Transition::Disarm { slot } => {
@@ -247,7 +249,8 @@ fn install(
     steps
 }
 
-fn arm(
+/// Without the look at what the loader would start then, which preflight takes by itself.
+pub(crate) fn arm(
     circumstances: &Circumstances,
     snapshot: &Snapshot,
     slot: SlotName,
@@ -322,7 +325,6 @@ fn arm(
             ),
         ));
     }
-    require_next(circumstances, snapshot, &steps, slot)?;
     Ok(steps)
 }
 

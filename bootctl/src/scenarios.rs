@@ -1,0 +1,446 @@
+//! The same scenarios over every backend: what they promise is one model, not two.
+
+mod crash;
+mod refusals;
+mod systemd_boot;
+
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+
+use crate::backend::{Backend, BootOptions, NextBoot, SlotState, StagedImage};
+use crate::error::ErrorKind;
+use crate::facts::InspectSettings;
+use crate::fixture::FixtureNode;
+use crate::inspect::SlotView;
+use crate::memory::MemoryBackend;
+use crate::proof::{ReadBack, VerifiedSlot};
+use crate::slot::{SlotName, SlotSettings};
+use crate::systemd_boot::{EspSetting, SystemdBoot};
+use crate::table::{Booted, SlotTable};
+
+use SlotName::{A, B};
+
+/// A machine whose boot loader can be driven and booted.
+pub(crate) trait Machine {
+    fn backend(&self) -> &dyn Backend;
+    fn table(&self) -> SlotTable;
+    /// Off and on; what runs afterwards.
+    fn power_cycle(&mut self) -> Option<SlotName>;
+    fn view(&self) -> SlotView;
+
+    fn states(&self) -> (SlotState, SlotState) {
+        let state = self.backend().state().unwrap();
+        (state.a, state.b)
+    }
+
+    fn next(&self) -> NextBoot {
+        self.backend().state().unwrap().next
+    }
+
+    /// Invalidate, "write", attest, install boot files.
+    fn stage(&self, slot: SlotName) -> VerifiedSlot {
+        let inactive = self.table().inactive(slot).unwrap();
+        let invalidated = self.backend().invalidate(inactive).unwrap();
+        assert_eq!(self.backend().state().unwrap().slot(slot), SlotState::Empty);
+        let proof = ReadBack {
+            expanded_sha256: [7; 32],
+            expanded_size: 1234,
+        };
+        let verified = invalidated.attest(proof);
+        self.backend()
+            .install_boot_files(&verified, &self.view(), &image(), &options())
+            .unwrap();
+        verified
+    }
+
+    fn stage_and_arm(&self, slot: SlotName) {
+        let verified = self.stage(slot);
+        self.backend().arm(&verified, 3, &options()).unwrap();
+    }
+}
+
+pub(crate) fn image() -> StagedImage {
+    StagedImage {
+        expanded_sha256: "07".repeat(32),
+        expanded_size: 1234,
+        version: Some("2.0.0".to_owned()),
+        ..StagedImage::default()
+    }
+}
+
+pub(crate) fn options() -> BootOptions {
+    BootOptions {
+        tries: 3,
+        extra: String::new(),
+        machine_id: FixtureNode::MACHINE_ID.to_owned(),
+        trial_deadline_seconds: 600,
+        panic_seconds: 10,
+    }
+}
+
+/// An image tree with a kernel and the usual command line.
+pub(crate) fn image_tree(root: &Path) -> SlotView {
+    let modules = root.join("usr/lib/modules/6.1.0-1");
+    fs::create_dir_all(&modules).unwrap();
+    fs::create_dir_all(root.join("usr/lib/kernel")).unwrap();
+    fs::create_dir_all(root.join("etc")).unwrap();
+    fs::write(modules.join("vmlinuz"), "kernel of the new image").unwrap();
+    fs::write(modules.join("initrd"), "initrd").unwrap();
+    fs::write(
+        root.join("usr/lib/kernel/cmdline"),
+        "console=ttyS0 root=/dev/evil quiet\n",
+    )
+    .unwrap();
+    fs::write(
+        root.join("etc/os-release"),
+        "PRETTY_NAME=\"Debian 12\"\nIMAGE_VERSION=2.0.0\n",
+    )
+    .unwrap();
+    SlotView::of_tree(root, &InspectSettings::default()).unwrap()
+}
+
+/// In memory where that is possible: every change is synced, and a busy disk takes its time.
+fn scratch() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
+/// systemd-boot on a fixture node.
+pub(crate) struct OnDisk {
+    pub(crate) dir: TempDir,
+    pub(crate) node: FixtureNode,
+    backend: SystemdBoot,
+}
+
+impl OnDisk {
+    pub(crate) fn new() -> Self {
+        let dir = scratch();
+        let node = FixtureNode::create(&dir.path().join("node")).unwrap();
+        let backend = open(&node);
+        Self { dir, node, backend }
+    }
+}
+
+pub(crate) fn open(node: &FixtureNode) -> SystemdBoot {
+    let table = SlotTable::discover(&node.system(), &SlotSettings::Auto, None).unwrap();
+    SystemdBoot::open(&node.system(), &table, &EspSetting::Auto).unwrap()
+}
+
+impl Machine for OnDisk {
+    fn backend(&self) -> &dyn Backend {
+        &self.backend
+    }
+
+    fn table(&self) -> SlotTable {
+        SlotTable::discover(&self.node.system(), &SlotSettings::Auto, None).unwrap()
+    }
+
+    fn power_cycle(&mut self) -> Option<SlotName> {
+        let slot = self.node.power_cycle().unwrap();
+        self.backend = open(&self.node);
+        slot
+    }
+
+    fn view(&self) -> SlotView {
+        image_tree(&self.dir.path().join("image"))
+    }
+}
+
+/// The backend in memory; its slots are those of a fixture node.
+struct InMemory {
+    dir: TempDir,
+    node: FixtureNode,
+    backend: MemoryBackend,
+}
+
+impl InMemory {
+    fn new() -> Self {
+        let dir = scratch();
+        let node = FixtureNode::create(&dir.path().join("node")).unwrap();
+        let backend = MemoryBackend::new(Booted::Slot(A), SlotState::Good, SlotState::Empty);
+        Self { dir, node, backend }
+    }
+}
+
+impl Machine for InMemory {
+    fn backend(&self) -> &dyn Backend {
+        &self.backend
+    }
+
+    fn table(&self) -> SlotTable {
+        SlotTable::discover(&self.node.system(), &SlotSettings::Auto, None).unwrap()
+    }
+
+    fn power_cycle(&mut self) -> Option<SlotName> {
+        let NextBoot::Slot { slot, .. } = self.backend.boot() else {
+            return None;
+        };
+        self.node.run_slot(slot, "auto-memory").unwrap();
+        Some(slot)
+    }
+
+    fn view(&self) -> SlotView {
+        image_tree(&self.dir.path().join("image"))
+    }
+}
+
+/// Runs a scenario over every backend.
+fn everywhere(scenario: impl Fn(&mut dyn Machine)) {
+    scenario(&mut InMemory::new());
+    scenario(&mut OnDisk::new());
+}
+
+const fn trial(left: u32, done: u32) -> SlotState {
+    SlotState::Trial { left, done }
+}
+
+const fn boots(slot: SlotName, trial: bool) -> NextBoot {
+    NextBoot::Slot { slot, trial }
+}
+
+#[test]
+fn staging_changes_nothing_about_the_next_boot() {
+    everywhere(|machine| {
+        machine.stage(B);
+        assert_eq!(machine.states(), (SlotState::Good, SlotState::Empty));
+        assert_eq!(machine.next(), boots(A, false));
+        assert_eq!(
+            machine.backend().state().unwrap().staged,
+            Some((B, image()))
+        );
+        assert_eq!(machine.power_cycle(), Some(A));
+        let proof = machine.backend().staged(&machine.table()).unwrap().unwrap();
+        assert_eq!((proof.name(), proof.proof().hex()), (B, "07".repeat(32)));
+    });
+}
+
+#[test]
+fn a_confirmed_trial_is_good_and_stays_the_next_boot_over_power_cycles() {
+    everywhere(|machine| {
+        machine.stage_and_arm(B);
+        assert_eq!(machine.states().1, trial(3, 0));
+        assert_eq!(machine.next(), boots(B, true));
+        assert_eq!(machine.power_cycle(), Some(B));
+        assert_eq!(machine.states(), (SlotState::Good, trial(2, 1)));
+        assert!(machine.backend().state().unwrap().trial_boot);
+        for _ in 0..2 {
+            machine.backend().mark_good(B).unwrap();
+            assert_eq!(machine.states(), (SlotState::Good, SlotState::Good));
+            assert!(!machine.backend().state().unwrap().trial_boot);
+        }
+        for _ in 0..5 {
+            assert_eq!(machine.power_cycle(), Some(B));
+            assert_eq!(machine.states(), (SlotState::Good, SlotState::Good));
+        }
+    });
+}
+
+#[test]
+fn upgrades_alternate_between_the_slots() {
+    everywhere(|machine| {
+        for slot in [B, A, B, A] {
+            machine.stage_and_arm(slot);
+            assert_eq!(machine.power_cycle(), Some(slot));
+            machine.backend().mark_good(slot).unwrap();
+            assert_eq!(machine.power_cycle(), Some(slot));
+        }
+    });
+}
+
+#[test]
+fn an_unconfirmed_trial_ends_after_its_boots_on_the_old_slot() {
+    everywhere(|machine| {
+        machine.stage_and_arm(B);
+        for (left, done) in [(2, 1), (1, 2), (0, 3)] {
+            assert_eq!(machine.power_cycle(), Some(B));
+            assert_eq!(machine.states(), (SlotState::Good, trial(left, done)));
+        }
+        for _ in 0..3 {
+            assert_eq!(machine.power_cycle(), Some(A));
+            assert_eq!(machine.states(), (SlotState::Good, SlotState::Bad));
+        }
+    });
+}
+
+#[test]
+fn the_last_boot_of_a_trial_can_still_be_confirmed() {
+    everywhere(|machine| {
+        machine.stage_and_arm(B);
+        for _ in 0..3 {
+            assert_eq!(machine.power_cycle(), Some(B));
+        }
+        assert_eq!(machine.states().1, trial(0, 3));
+        machine.backend().mark_good(B).unwrap();
+        assert_eq!(machine.power_cycle(), Some(B));
+        assert_eq!(machine.states(), (SlotState::Good, SlotState::Good));
+    });
+}
+
+#[test]
+fn a_trial_marked_bad_is_never_started_again_whichever_boot_it_was() {
+    for boots_before in 1..=3 {
+        everywhere(|machine| {
+            machine.stage_and_arm(B);
+            for _ in 0..boots_before {
+                assert_eq!(machine.power_cycle(), Some(B));
+            }
+            for _ in 0..2 {
+                machine.backend().mark_bad(B).unwrap();
+                assert_eq!(machine.states(), (SlotState::Good, SlotState::Bad));
+            }
+            assert_eq!(machine.next(), boots(A, false));
+            assert_eq!(machine.power_cycle(), Some(A));
+            assert_eq!(machine.states(), (SlotState::Good, SlotState::Bad));
+        });
+    }
+}
+
+#[test]
+fn a_disarmed_trial_stays_staged_and_can_be_armed_again() {
+    everywhere(|machine| {
+        machine.stage_and_arm(B);
+        for _ in 0..2 {
+            machine.backend().disarm(B).unwrap();
+            assert_eq!(machine.states(), (SlotState::Good, SlotState::Empty));
+        }
+        assert_eq!(machine.next(), boots(A, false));
+        let staged = machine.backend().staged(&machine.table()).unwrap().unwrap();
+        machine.backend().arm(&staged, 2, &options()).unwrap();
+        assert_eq!(machine.states().1, trial(2, 0));
+        machine.backend().arm(&staged, 2, &options()).unwrap();
+        assert_eq!(machine.states().1, trial(2, 0));
+    });
+}
+
+#[test]
+fn a_bad_slot_can_be_tried_again_when_asked() {
+    everywhere(|machine| {
+        machine.stage_and_arm(B);
+        machine.power_cycle();
+        machine.backend().mark_bad(B).unwrap();
+        machine.power_cycle();
+        let staged = machine.backend().staged(&machine.table()).unwrap().unwrap();
+        machine.backend().arm(&staged, 1, &options()).unwrap();
+        assert_eq!(machine.power_cycle(), Some(B));
+        assert_eq!(machine.states().1, trial(0, 1));
+    });
+}
+
+#[test]
+fn going_back_selects_the_old_slot_and_forth_the_new_one() {
+    everywhere(|machine| {
+        machine.stage_and_arm(B);
+        machine.power_cycle();
+        machine.backend().mark_good(B).unwrap();
+        for slot in [A, B, A] {
+            for _ in 0..2 {
+                machine.backend().select(slot).unwrap();
+                assert_eq!(machine.next(), boots(slot, false));
+            }
+            assert_eq!(machine.states(), (SlotState::Good, SlotState::Good));
+            assert_eq!(machine.power_cycle(), Some(slot));
+        }
+    });
+}
+
+#[test]
+fn selecting_the_old_slot_takes_a_trial_back_that_has_not_run() {
+    everywhere(|machine| {
+        machine.stage_and_arm(B);
+        machine.backend().select(A).unwrap();
+        assert_eq!(machine.states(), (SlotState::Good, SlotState::Empty));
+        assert_eq!(machine.next(), boots(A, false));
+    });
+}
+
+#[test]
+fn overwriting_an_armed_slot_takes_its_trial_back_first() {
+    everywhere(|machine| {
+        machine.stage_and_arm(B);
+        let invalidated = machine
+            .backend()
+            .invalidate(machine.table().inactive(B).unwrap())
+            .unwrap();
+        assert_eq!(invalidated.name(), B);
+        assert_eq!(machine.states(), (SlotState::Good, SlotState::Empty));
+        assert!(
+            machine
+                .backend()
+                .staged(&machine.table())
+                .unwrap()
+                .is_none()
+        );
+        assert_eq!(machine.next(), boots(A, false));
+    });
+}
+
+#[test]
+fn what_would_endanger_the_last_good_slot_is_refused() {
+    everywhere(|machine| {
+        let unsafe_kind = |error: crate::error::Error| {
+            assert_eq!(error.kind(), ErrorKind::Unsafe, "{error}");
+        };
+        // Only A is good.
+        unsafe_kind(machine.backend().mark_bad(A).unwrap_err());
+        machine.stage_and_arm(B);
+        unsafe_kind(machine.backend().mark_good(B).unwrap_err());
+        machine.power_cycle();
+        // B runs on trial: A, the fallback, must stay.
+        unsafe_kind(
+            machine
+                .backend()
+                .invalidate(machine.table().inactive(A).unwrap())
+                .unwrap_err(),
+        );
+        unsafe_kind(machine.backend().mark_bad(A).unwrap_err());
+        unsafe_kind(machine.backend().disarm(B).unwrap_err());
+        unsafe_kind(machine.backend().select(A).unwrap_err());
+        assert_eq!(machine.states(), (SlotState::Good, trial(2, 1)));
+    });
+}
+
+#[test]
+fn what_makes_no_sense_is_rejected() {
+    everywhere(|machine| {
+        let rejected = |error: crate::error::Error| {
+            assert_eq!(error.kind(), ErrorKind::Reject, "{error}");
+        };
+        rejected(machine.backend().mark_good(B).unwrap_err());
+        rejected(machine.backend().select(B).unwrap_err());
+        rejected(machine.backend().disarm(A).unwrap_err());
+        let verified = machine.stage(B);
+        rejected(machine.backend().arm(&verified, 0, &options()).unwrap_err());
+        machine.backend().mark_bad(B).unwrap();
+        assert_eq!(machine.states(), (SlotState::Good, SlotState::Empty));
+    });
+}
+
+#[test]
+fn an_image_without_a_kernel_is_not_installed() {
+    everywhere(|machine| {
+        let invalidated = machine
+            .backend()
+            .invalidate(machine.table().inactive(B).unwrap())
+            .unwrap();
+        let proof = ReadBack {
+            expanded_sha256: [7; 32],
+            expanded_size: 1,
+        };
+        let verified = invalidated.attest(proof);
+        let empty = tempfile::tempdir().unwrap();
+        let view = SlotView::of_tree(empty.path(), &InspectSettings::default()).unwrap();
+        let error = machine
+            .backend()
+            .install_boot_files(&verified, &view, &image(), &options())
+            .unwrap_err();
+        assert!(error.to_string().contains("no kernel"), "{error}");
+        assert!(
+            machine
+                .backend()
+                .staged(&machine.table())
+                .unwrap()
+                .is_none()
+        );
+    });
+}
