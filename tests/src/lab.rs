@@ -12,6 +12,9 @@ use crate::vm::{self, Acceleration, Machine, Setup};
 /// slotd's configuration on the lab's disks: what keeps scenarios short.
 pub const CONFIGURATION: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 90s}\n";
 
+/// The demo's: everything as delivered, except that a panic would not take ten seconds.
+pub const DEMO_CONFIGURATION: &str = "boot: {panic: 3}\n";
+
 /// Shared by all tests of a run; what is expensive is made when it is first asked for.
 #[derive(Debug, Default)]
 struct Shared {

@@ -21,6 +21,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show a good upgrade and one that is rolled back, in a virtual machine
+    Demo {
+        /// Leave the machine running and say how to log in
+        #[arg(long)]
+        keep: bool,
+    },
     /// Run the workspace's tests and the scenarios, fast ones first
     Test(TestArguments),
     /// Run everything, also what takes too long for each change
@@ -63,6 +69,11 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<bool> {
     match cli.command {
+        Command::Demo { keep } => {
+            setup::ensure_packages()?;
+            let lab = Lab::new(&lab_folder()?, 2)?.for_test("demo")?;
+            slotd_tests::demo::run(&lab, keep).map(|()| true)
+        }
         Command::Test(arguments) => test(&arguments, Set::Test),
         Command::Prove(arguments) => test(&arguments, Set::Prove),
         Command::Vm => machine().map(|()| true),

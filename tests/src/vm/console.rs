@@ -85,6 +85,13 @@ impl Console {
         }
     }
 
+    /// Whether a line that was not read yet is the wanted one. All stay unread.
+    pub fn peek(&mut self, wanted: impl Fn(&str) -> bool) -> Result<bool> {
+        let lines = self.new_lines()?;
+        self.put_back(&lines);
+        Ok(lines.iter().any(|line| wanted(line)))
+    }
+
     fn put_back(&mut self, lines: &[String]) {
         let mut bytes = Vec::new();
         for line in lines {

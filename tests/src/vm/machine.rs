@@ -142,9 +142,25 @@ impl Machine {
 
     /// The same, for boots that take longer (after a rollback by deadline or panics).
     pub fn wait_for_boot_within(&mut self, patience: Duration) -> Result<Boot> {
+        self.wait_for_boot_telling(patience, |_| {})
+    }
+
+    /// The same, telling what the console shows on the way: each start of the firmware, each panic.
+    pub fn wait_for_boot_telling(
+        &mut self,
+        patience: Duration,
+        mut tell: impl FnMut(&str),
+    ) -> Result<Boot> {
         let started = self.began;
         let deadline = Instant::now() + patience;
-        let mut boot = self.wait_for_console("multi-user.target", patience, parse_boot)?;
+        let mut boot = self.wait_for_console("multi-user.target", patience, |line| {
+            if line.contains("BdsDxe: starting") {
+                tell("the firmware starts the boot loader");
+            } else if line.contains("Kernel panic") {
+                tell("the kernel panics");
+            }
+            parse_boot(line)
+        })?;
         boot.elapsed = started.elapsed();
         let shell = self.shell.as_mut().context("the machine is off")?;
         // Of all boots since the last call: the shell of exactly this one.
@@ -169,6 +185,16 @@ impl Machine {
         let qemu = self.qemu.as_mut().context("the machine is off")?;
         self.console
             .wait_for(what, patience, || qemu.alive(&folder), wanted)
+    }
+
+    /// Whether a boot has begun since the last one that was waited for; for when the guest's shell no longer answers.
+    pub fn is_rebooting(&mut self) -> Result<bool> {
+        let folder = self.setup.folder.clone();
+        self.qemu
+            .as_mut()
+            .context("the machine is off")?
+            .alive(&folder)?;
+        self.console.peek(|line| line.contains("BdsDxe: starting"))
     }
 
     /// Runs a command in the guest; whatever its exit code, this succeeds.
