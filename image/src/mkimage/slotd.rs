@@ -1,6 +1,7 @@
 //! Installing slotd into a tree: programs, units, policy, and the units that presets enable.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -51,11 +52,11 @@ fn create_groups(tree: &Tree, units: &Path) -> Result<()> {
                 let table = fs::read_to_string(&place)
                     .with_context(|| format!("reading {}", place.display()))?;
                 if let Some(table) = with_group(&table, name, line) {
-                    let mode = fs::metadata(&place)
-                        .with_context(|| format!("looking at {}", place.display()))?
-                        .permissions();
+                    let before = fs::metadata(&place)
+                        .with_context(|| format!("looking at {}", place.display()))?;
                     tree.write(file, table.as_bytes())?;
-                    fs::set_permissions(&place, mode)
+                    chown(&place, Some(before.uid()), Some(before.gid()))
+                        .and_then(|()| fs::set_permissions(&place, before.permissions()))
                         .with_context(|| format!("setting the mode of {}", place.display()))?;
                 }
             }
