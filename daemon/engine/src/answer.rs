@@ -1,7 +1,7 @@
 //! What the last command answered, checked against the world where that can tell.
 
 use crate::next::Outcome;
-use crate::read::Seen;
+use crate::read::{Seen, activates};
 use crate::record::{Ending, ErrorKind, Failure, Kind, Record, Upgrade};
 use crate::table::{Event, Phase, Point};
 use crate::world::{Observation, SlotState, Verdict};
@@ -15,15 +15,10 @@ pub(crate) fn answered(
     let upgrade = record.upgrade.as_ref()?;
     let at = record.at;
     if at == Point::Staged {
-        let wait = upgrade
-            .request
-            .as_ref()
-            .is_none_or(|request| request.stage_only);
-        let hold = wait || seen.booted.is_none();
-        return if hold {
-            None
-        } else {
+        return if activates(upgrade, seen) {
             Seen::plain(Event::ActivateAsked)
+        } else {
+            None
         };
     }
     match outcome {
@@ -111,6 +106,12 @@ fn judged(upgrade: &Upgrade, seen: &Observation, verdict: &Verdict) -> Option<Se
     condemned(upgrade, seen, event, failure)
 }
 
+/// Whether the other slot is known not to be good.
+fn no_fallback(upgrade: &Upgrade, seen: &Observation) -> bool {
+    let other = seen.state(!upgrade.target);
+    other.is_some_and(|state| state != SlotState::Good)
+}
+
 /// The trial boot is to be left, unless leaving it leads nowhere or round in circles.
 fn condemned(
     upgrade: &Upgrade,
@@ -119,10 +120,7 @@ fn condemned(
     mut failure: Failure,
 ) -> Option<Seen> {
     let other = !upgrade.target;
-    let stay = if seen
-        .state(other)
-        .is_some_and(|state| state != SlotState::Good)
-    {
+    let stay = if no_fallback(upgrade, seen) {
         format!("slot {other} is not good: there is nothing to go back to")
     } else if upgrade.trials > upgrade.granted.max(1) {
         format!(
@@ -219,7 +217,7 @@ fn patience(at: Point, kind: ErrorKind) -> u32 {
     match at {
         Point::Arm | Point::Select if kind == ErrorKind::Retry => 3,
         Point::Disarm | Point::Discard => 3,
-        Point::GiveUp if kind != ErrorKind::Unsafe => 3,
+        Point::GiveUp => 3,
         Point::Restart => 30,
         // Failing to record success is no ill health, and a bad slot is left at any price. Checks
         // that cannot run are bounded by the deadline.
@@ -240,7 +238,7 @@ fn failed(
     }
     let event = match at {
         Point::GiveUp if seen.booted != Some(upgrade.target) => Event::FellBack,
-        Point::GiveUp if failure.kind == ErrorKind::Unsafe => Event::NoFallback,
+        Point::GiveUp if no_fallback(upgrade, seen) => Event::NoFallback,
         // The loader's own counter bounds the trial as well.
         Point::GiveUp => return Seen::plain(Event::Done),
         Point::Disarm | Point::Discard => Event::GaveUp,

@@ -257,6 +257,8 @@ fn command(record: &Record, seen: &Observation) -> Command {
         Point::Write => Command::Write { slot },
         Point::PrepareBoot => Command::PrepareBoot { slot },
         Point::Discard => Command::Discard { slot },
+        // Kept as staged first; the next step activates.
+        Point::Staged if read::activates(upgrade, seen) => Command::Wait { seconds: 0 },
         Point::Staged => Command::Rest,
         Point::Arm => match seen.staged_for(upgrade) {
             Some(proof) => Command::Arm(proof),

@@ -239,6 +239,15 @@ pub(crate) fn rebooted(upgrade: &Upgrade, seen: &Observation) -> bool {
     upgrade.boot_id.as_deref() != Some(seen.boot_id.as_str())
 }
 
+/// Whether a staged image is activated without being asked for it.
+pub(crate) fn activates(upgrade: &Upgrade, seen: &Observation) -> bool {
+    let waits = upgrade
+        .request
+        .as_ref()
+        .is_none_or(|request| request.stage_only);
+    !waits && seen.booted.is_some()
+}
+
 /// What somebody asks.
 fn requested(record: &Record, seen: &Observation) -> Option<Seen> {
     match seen.request.as_ref()? {

@@ -1,0 +1,177 @@
+//! The durable record: files of version 1 as they were written stay readable, and what is no record is told
+//! apart.
+
+use slotd_engine::{
+    DecodeError, Digest, Ended, ErrorKind, Failure, Image, ImageRequest, Kind, Point, Record,
+    RefusedImage, Result as Ending, Slot, Upgrade, decode, encode,
+};
+
+fn digest(byte: &str) -> Digest {
+    Digest::new(&byte.repeat(32)).unwrap()
+}
+
+fn request() -> ImageRequest {
+    ImageRequest {
+        source: "https://updates.example.com/rootfs.ext4.zst".to_owned(),
+        locator: Some("https://updates.example.com/rootfs.ext4.zst?token=x".to_owned()),
+        checksum: Some(digest("99")),
+        expanded_checksum: None,
+        size: Some(1_858_076_672),
+        version: Some("v1.35.1".to_owned()),
+        stage_only: false,
+        allow_downgrade: false,
+        allow_same_version: false,
+        allow_no_agent: false,
+        asked_anew: true,
+    }
+}
+
+fn upgrade() -> Upgrade {
+    Upgrade {
+        id: 7,
+        kind: Kind::Install,
+        target: Slot::B,
+        request: Some(request()),
+        image: Some(Image {
+            digest: digest("ab"),
+            published: Some(digest("99")),
+            size: 1_858_076_672,
+            version: Some("v1.35.1".to_owned()),
+        }),
+        left: None,
+        back_to: None,
+        attempt: 1,
+        tries: 0,
+        restarts: 0,
+        trials: 1,
+        granted: 3,
+        boot_id: Some("2b3a5a3c-9f0b-4a53-9a3e-0d7d0f2b8a11".to_owned()),
+        failure: Some(Failure {
+            kind: ErrorKind::Reject,
+            reason: "health check web failed".to_owned(),
+            check: Some("web".to_owned()),
+            output: Some("connection refused".to_owned()),
+        }),
+        ending: None,
+        started_at: 1_796_000_000,
+        ended_at: None,
+    }
+}
+
+fn giving_up() -> Record {
+    Record {
+        last_id: 7,
+        at: Point::GiveUp,
+        upgrade: Some(upgrade()),
+        ..Record::default()
+    }
+}
+
+fn rolled_back() -> Record {
+    let ended = Ended {
+        id: 7,
+        kind: Kind::Install,
+        result: Ending::RolledBack,
+        slot: Slot::B,
+        version: Some("v1.35.1".to_owned()),
+        digest: Some(digest("ab")),
+        source: Some(request().source),
+        failure: upgrade().failure,
+        started_at: 1_796_000_000,
+        ended_at: 1_796_000_300,
+    };
+    Record {
+        last_id: 7,
+        at: Point::RolledBack,
+        upgrade: Some(Upgrade {
+            ended_at: Some(1_796_000_300),
+            boot_id: None,
+            ..upgrade()
+        }),
+        last: Some(ended.clone()),
+        unreported: vec![ended],
+        refused: vec![RefusedImage {
+            digest: digest("ab"),
+            published: Some(digest("99")),
+            version: Some("v1.35.1".to_owned()),
+            reason: "health check web failed".to_owned(),
+        }],
+    }
+}
+
+#[test]
+fn files_of_version_1_are_read_and_written_as_ever() {
+    for (golden, record) in [
+        (
+            &include_bytes!("golden/v1/idle.json")[..],
+            Record::default(),
+        ),
+        (include_bytes!("golden/v1/giving-up.json"), giving_up()),
+        (include_bytes!("golden/v1/rolled-back.json"), rolled_back()),
+    ] {
+        assert_eq!(decode(golden).unwrap(), record);
+        let written = String::from_utf8(encode(&record).unwrap()).unwrap();
+        assert_eq!(written, std::str::from_utf8(golden).unwrap());
+    }
+}
+
+#[test]
+fn a_newer_writers_file_is_read_and_its_unknown_fields_are_passed_over() {
+    let bytes = include_bytes!("golden/v2-read-by-v1.json");
+    let record = decode(bytes).unwrap();
+    assert_eq!(record.at, Point::Check);
+    assert_eq!(record.upgrade.unwrap().target, Slot::A);
+}
+
+#[test]
+fn a_file_that_needs_a_newer_reader_is_told_from_a_damaged_one() {
+    let future = br#"{"version": 3, "min_reader": 2, "record": ["quite", "other"]}"#;
+    let error = decode(future).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            DecodeError::Future {
+                version: 3,
+                min_reader: 2
+            }
+        ),
+        "{error}"
+    );
+    assert!(error.to_string().contains("version 3"), "{error}");
+    // A point of the future in a file that says we could read it: kept all the same.
+    let unknown = br#"{"version": 2, "min_reader": 1, "record": {"at": "draining"}}"#;
+    assert!(matches!(
+        decode(unknown),
+        Err(DecodeError::Future { version: 2, .. })
+    ));
+}
+
+#[test]
+fn empty_and_damaged_files_are_told_apart() {
+    for empty in [&b""[..], b"\n", &[0; 512]] {
+        assert!(matches!(decode(empty), Err(DecodeError::Empty)));
+    }
+    for garbage in [
+        &b"\x7fELF"[..],
+        b"{",
+        b"{}",
+        br#"{"version": 1, "min_reader": 1, "record": {"at": "flying"}}"#,
+        br#"{"version": 1, "min_reader": 1, "record": {"at": "write"}}"#,
+        br#"{"version": 1, "min_reader": 1}"#,
+    ] {
+        let error = decode(garbage).unwrap_err();
+        assert!(matches!(error, DecodeError::Garbage { .. }), "{error}");
+    }
+}
+
+#[test]
+fn every_torn_file_is_refused() {
+    let whole = encode(&rolled_back()).unwrap();
+    // The last byte is the newline behind the document.
+    for length in 0..whole.len() - 2 {
+        assert!(
+            decode(&whole[..length]).is_err(),
+            "{length} bytes were read as a record"
+        );
+    }
+}
