@@ -1,6 +1,13 @@
 //! Every single fault at every effect of an upgrade, then pairs of power cuts: the promises hold after each
 //! effect (the model checks them), and the node ends where it has to.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
 mod node;
 
 use node::{FAULTS, Fault, Nature, Node};

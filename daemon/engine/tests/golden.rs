@@ -1,6 +1,13 @@
 //! The durable record: files of version 1 as they were written stay readable, and what is no record is told
 //! apart.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
 use slotd_engine::{
     DecodeError, Digest, Ended, ErrorKind, Failure, Image, ImageRequest, Kind, Point, Record,
     RefusedImage, Result as Ending, Slot, Upgrade, decode, encode,

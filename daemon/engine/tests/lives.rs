@@ -1,6 +1,13 @@
 //! Random lives of a node: requests, faults and power cuts in any order. The model checks the promises after
 //! every effect; here is asserted that every life comes to rest on a good slot, and tells the truth about it.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
 mod node;
 
 use node::{FAULTS, Nature, Node, request};

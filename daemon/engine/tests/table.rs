@@ -1,5 +1,12 @@
 //! The transition table as a whole, and its diagram.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
 use std::collections::BTreeSet;
 
 use slotd_engine::table::{POINTS, REST, TABLE, target};
