@@ -1,0 +1,227 @@
+//! The agent on the bus.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::time::Duration;
+
+use slotd_image::ImageSource;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tracing::{debug, info, warn};
+use zbus::object_server::SignalEmitter;
+use zbus::{Connection, OwnedVariant, Variant, connection};
+
+use super::wire::{CallError, InstallOptions, progress_to_dict};
+use super::{NAME, PATH};
+use crate::agent::{AgentError, AgentHandle};
+use crate::error::ErrorKind;
+use crate::status::UpgradeStatus;
+
+/// The object at [`PATH`].
+#[derive(Debug)]
+pub struct Slotd1 {
+    agent: AgentHandle,
+}
+
+impl Slotd1 {
+    /// The object for this agent.
+    pub fn new(agent: AgentHandle) -> Self {
+        Self { agent }
+    }
+}
+
+/// Runs what reads devices beside the bus, which goes on meanwhile.
+async fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, CallError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| CallError::Bug(error.to_string()))
+}
+
+#[zbus::interface(name = "io.monok8s.Slotd1", introspection_docs = false)]
+impl Slotd1 {
+    /// Installs an image from a URL or an absolute path; the upgrade's number.
+    async fn install(
+        &self,
+        source: String,
+        options: HashMap<String, OwnedVariant>,
+    ) -> Result<u64, CallError> {
+        if source == "-" {
+            let message = "standard input is handed over by InstallFd";
+            return Err(CallError::Reject(message.to_owned()));
+        }
+        let source =
+            ImageSource::parse(&source).map_err(|error| CallError::Reject(error.to_string()))?;
+        let request = InstallOptions::from_dict(options)?.request(source)?;
+        Ok(self.agent.install(request)?)
+    }
+
+    /// Installs an image that is read from a descriptor; the upgrade's number.
+    async fn install_fd(
+        &self,
+        image: zbus::OwnedFd,
+        options: HashMap<String, OwnedVariant>,
+    ) -> Result<u64, CallError> {
+        let source = ImageSource::Reader {
+            label: "standard input".to_owned(),
+            fd: image.into(),
+        };
+        let request = InstallOptions::from_dict(options)?.request(source)?;
+        Ok(self.agent.install(request)?)
+    }
+
+    /// Stops the upgrade of this number.
+    async fn cancel(&self, upgrade: u64) -> Result<(), CallError> {
+        Ok(self.agent.cancel(upgrade)?)
+    }
+
+    /// Boots the staged slot on trial.
+    async fn activate(&self) -> Result<(), CallError> {
+        self.agent.activate()?;
+        Ok(())
+    }
+
+    /// Goes back to the other slot.
+    async fn rollback(&self) -> Result<(), CallError> {
+        let agent = self.agent.clone();
+        beside(move || agent.rollback()).await??;
+        Ok(())
+    }
+
+    /// Tells the boot loader that a slot is `good` or `bad`.
+    async fn mark(&self, slot: String, state: String) -> Result<(), CallError> {
+        let slot = match slot.as_str() {
+            "A" | "a" => slotd_engine::Slot::A,
+            "B" | "b" => slotd_engine::Slot::B,
+            _ => return Err(CallError::Reject(format!("`{slot}` is no slot, A or B is"))),
+        };
+        let good = match state.as_str() {
+            "good" => true,
+            "bad" => false,
+            _ => {
+                return Err(CallError::Reject(format!(
+                    "`{state}` is neither good nor bad"
+                )));
+            }
+        };
+        let agent = self.agent.clone();
+        Ok(beside(move || agent.mark(slot, good)).await??)
+    }
+
+    /// The status document, JSON.
+    async fn get_status(&self) -> Result<String, CallError> {
+        let agent = self.agent.clone();
+        beside(move || serde_json::to_string(&agent.status()))
+            .await?
+            .map_err(|error| CallError::Bug(error.to_string()))
+    }
+
+    /// An upgrade went on.
+    #[zbus(signal)]
+    async fn progress(
+        emitter: &SignalEmitter<'_>,
+        upgrade: u64,
+        details: HashMap<&str, Variant<'_>>,
+    ) -> zbus::Result<()>;
+}
+
+/// How long to wait before the next try for a connection: soon after the start, where the bus is about to come up,
+/// and rarely where there is none.
+fn retry_pauses() -> impl Iterator<Item = Duration> {
+    (0..20)
+        .map(|_| Duration::from_millis(500))
+        .chain((0..10).map(|_| Duration::from_secs(2)))
+        .chain(std::iter::repeat(Duration::from_secs(60)))
+}
+
+/// Serves the agent on the system bus, for ever: waits for the bus where there is none yet, and connects anew when it
+/// went away. The agent does not depend on it.
+pub async fn serve(agent: AgentHandle, mut updates: UnboundedReceiver<UpgradeStatus>) {
+    let mut pauses = retry_pauses();
+    let mut last_trouble = String::new();
+    loop {
+        let connected = while_updates_are_dropped(connect(&agent), &mut updates).await;
+        match connected {
+            Ok(connection) => {
+                info!(name = NAME, "on the bus");
+                last_trouble.clear();
+                pauses = retry_pauses();
+                tell_until_closed(&connection, &mut updates).await;
+                warn!("the bus went away");
+            }
+            Err(error) => {
+                let trouble = error.to_string();
+                if trouble == last_trouble {
+                    debug!(%error, "no bus");
+                } else {
+                    info!(%error, "no bus yet; the agent works without");
+                    last_trouble = trouble;
+                }
+            }
+        }
+        let pause = pauses.next().unwrap_or(Duration::from_secs(60));
+        while_updates_are_dropped(tokio::time::sleep(pause), &mut updates).await;
+    }
+}
+
+async fn connect(agent: &AgentHandle) -> zbus::Result<Connection> {
+    connection::Builder::system()
+        .serve_at(PATH, Slotd1::new(agent.clone()))
+        .name(NAME)
+        .build()
+        .await
+}
+
+/// Waits for something else; updates that come meanwhile have nobody to go to.
+async fn while_updates_are_dropped<T>(
+    other: impl Future<Output = T>,
+    updates: &mut UnboundedReceiver<UpgradeStatus>,
+) -> T {
+    tokio::pin!(other);
+    loop {
+        tokio::select! {
+            done = &mut other => return done,
+            Some(_) = updates.recv() => {}
+        }
+    }
+}
+
+async fn tell_until_closed(
+    connection: &Connection,
+    updates: &mut UnboundedReceiver<UpgradeStatus>,
+) {
+    loop {
+        tokio::select! {
+            () = connection.closed() => return,
+            Some(status) = updates.recv() => {
+                if let Err(error) = emit(connection, &status).await {
+                    debug!(%error, "a signal was not sent");
+                }
+            }
+        }
+    }
+}
+
+/// Sends the `Progress` signal.
+///
+/// # Errors
+/// When the connection does not take it.
+pub async fn emit(connection: &Connection, status: &UpgradeStatus) -> zbus::Result<()> {
+    let emitter = SignalEmitter::new(connection, PATH)?;
+    Slotd1::progress(&emitter, status.id.unwrap_or(0), progress_to_dict(status)).await
+}
+
+impl From<CallError> for AgentError {
+    fn from(error: CallError) -> Self {
+        let (kind, message) = match error {
+            CallError::Retry(message) => (ErrorKind::Retry, message),
+            CallError::Reject(message) => (ErrorKind::Reject, message),
+            CallError::Unsafe(message) => (ErrorKind::Unsafe, message),
+            CallError::Configuration(message) => (ErrorKind::Configuration, message),
+            CallError::Busy(message) => (ErrorKind::Busy, message),
+            CallError::NotRunning(message) => (ErrorKind::NotRunning, message),
+            CallError::Bug(message) => (ErrorKind::Bug, message),
+        };
+        Self::new(kind, message)
+    }
+}

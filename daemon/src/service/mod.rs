@@ -1,0 +1,101 @@
+//! `slotd agent`: the agent as a service of systemd.
+//!
+//! Ready at once; the agent's thread looks at the node by itself. This thread serves the bus, tells systemd how things
+//! stand and that the agent's thread lives, and waits for the end. While nothing happens, the watchdog's pings are all
+//! that wakes it.
+
+mod machine;
+mod node;
+mod notify;
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::unbounded_channel;
+use tracing::{info, warn};
+
+use crate::agent::{AgentHandle, NodeHost};
+use crate::config::Settings;
+
+pub use machine::HostMachine;
+pub use node::node_settings;
+
+/// How long the agent's thread may take to come to a stop: a write in flight has to be over. Less than the unit's
+/// `TimeoutStopSec=`.
+const STOP: Duration = Duration::from_secs(50);
+
+/// Runs the agent until it is told to stop.
+///
+/// # Errors
+/// When it cannot be started, or its thread ended by itself; systemd starts it anew then.
+pub fn run(settings: &Settings) -> anyhow::Result<()> {
+    let machine = HostMachine::new(settings);
+    let host = NodeHost::new(node_settings(settings), Arc::new(machine));
+    let agent = AgentHandle::start(Arc::new(host))?;
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the service's runtime")?
+        .block_on(serve(agent))
+}
+
+async fn serve(agent: AgentHandle) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let (sender, updates) = unbounded_channel();
+    let words = notify::StatusLine::default();
+    agent.subscribe(Box::new(move |status| {
+        words.tell(status);
+        // Nobody listens once the service is about to end.
+        let _ = sender.send(status.clone());
+    }));
+    notify::ready(&agent.upgrade());
+    let bus = tokio::spawn(crate::dbus::server::serve(agent.clone(), updates));
+    let ended = tokio::select! {
+        _ = terminate.recv() => Ended::Told,
+        _ = interrupt.recv() => Ended::Told,
+        () = notify::watchdog(&agent) => Ended::ByItself,
+    };
+    notify::stopping();
+    bus.abort();
+    match ended {
+        Ended::ByItself => bail!("the agent's thread ended by itself"),
+        Ended::Told => {
+            info!("stopping");
+            let stopped = tokio::task::spawn_blocking(move || agent.shutdown(STOP)).await?;
+            if !stopped {
+                warn!(seconds = STOP.as_secs(), "the agent did not stop in time");
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Why the service ends.
+enum Ended {
+    /// By a signal.
+    Told,
+    /// The agent's thread is gone.
+    ByItself,
+}
+
+/// Runs `systemctl` with these arguments.
+fn systemctl(arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new("systemctl")
+        .args(arguments)
+        .env("LC_ALL", "C")
+        .output()
+        .map_err(|error| format!("systemctl: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(format!(
+        "systemctl {}: {}",
+        arguments.join(" "),
+        said.trim()
+    ))
+}

@@ -1,0 +1,110 @@
+//! What systemd is told: that the agent is ready, lives, and how things stand (`systemctl status slotd`).
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use tracing::warn;
+
+use crate::agent::AgentHandle;
+use crate::status::UpgradeStatus;
+
+/// How often the agent's thread is looked at where systemd asks for no pings.
+const LOOK: Duration = Duration::from_secs(60);
+
+fn send(state: &[NotifyState<'_>]) {
+    // Without a socket this does nothing.
+    if let Err(error) = sd_notify::notify(state) {
+        warn!(%error, "systemd cannot be told");
+    }
+}
+
+/// Ready: whatever is under way is gone on with by itself.
+pub(super) fn ready(status: &UpgradeStatus) {
+    send(&[NotifyState::Ready, NotifyState::Status(&line(status))]);
+}
+
+/// About to stop.
+pub(super) fn stopping() {
+    send(&[NotifyState::Stopping, NotifyState::Status("Stopping")]);
+}
+
+/// Pings at half the watchdog's interval for as long as the agent's thread lives; returns when it does not.
+pub(super) async fn watchdog(agent: &AgentHandle) {
+    let pause = sd_notify::watchdog_enabled().map_or(LOOK, |interval| interval / 2);
+    let mut ticks = tokio::time::interval(pause);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if !agent.is_running() {
+            return;
+        }
+        send(&[NotifyState::Watchdog]);
+    }
+}
+
+/// The status line, sent when its words change.
+#[derive(Default)]
+pub(super) struct StatusLine {
+    last: Mutex<String>,
+}
+
+impl StatusLine {
+    pub(super) fn tell(&self, status: &UpgradeStatus) {
+        let line = line(status);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last != line {
+            send(&[NotifyState::Status(&line)]);
+            *last = line;
+        }
+    }
+}
+
+/// One line on how things stand.
+fn line(status: &UpgradeStatus) -> String {
+    let mut line = status.phase.clone();
+    if let Some(percent) = status.progress.and_then(|progress| progress.percent) {
+        line = format!("{line}, {percent} %");
+    }
+    if let Some(version) = &status.target_version {
+        line = format!("{line}: {version}");
+    }
+    if let Some(slot) = status.target_slot {
+        line = format!("{line} in slot {slot}");
+    }
+    if let Some(failure) = &status.failure {
+        line = format!("{line}; {}", failure.reason);
+    } else if let Some(message) = &status.message {
+        line = format!("{line}; {message}");
+    }
+    // One line it is, whatever a reason holds.
+    line.replace(['\n', '\r'], " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::line;
+    use crate::status::{FailureStatus, ProgressStatus, SlotLetter, UpgradeStatus};
+
+    #[test]
+    fn the_status_line_tells_a_person_what_happens() {
+        let mut status = UpgradeStatus {
+            phase: "Staging".to_owned(),
+            target_slot: Some(SlotLetter::B),
+            target_version: Some("1.2.3".to_owned()),
+            progress: Some(ProgressStatus {
+                percent: Some(40),
+                ..ProgressStatus::default()
+            }),
+            ..UpgradeStatus::default()
+        };
+        assert_eq!(line(&status), "Staging, 40 %: 1.2.3 in slot B");
+        status.failure = Some(FailureStatus {
+            kind: "Retry".to_owned(),
+            reason: "reset\nby peer".to_owned(),
+            check: None,
+            output: None,
+        });
+        assert!(line(&status).ends_with("; reset by peer"));
+    }
+}
