@@ -6,7 +6,10 @@
 pub mod agent;
 pub mod cli;
 pub mod config;
+pub mod dbus;
 pub mod error;
-pub mod status;
 pub mod health;
+pub mod journal;
 pub mod login;
+pub mod service;
+pub mod status;
