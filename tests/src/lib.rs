@@ -1,6 +1,7 @@
 //! The lab: virtual machines, loop disks, image servers with faults, the scenarios that run on them, and the benchmarks.
 
 pub mod artifacts;
+pub mod bench;
 pub mod demo;
 pub mod esp;
 pub mod images;

@@ -31,6 +31,12 @@ enum Command {
     Test(TestArguments),
     /// Run everything, also what takes too long for each change
     Prove(TestArguments),
+    /// Compare slotd's verified write with curl | zstd | dd, and watch the idle agent
+    Bench {
+        /// How the figures are printed
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        output: Format,
+    },
     /// Boot the reference disk and leave it running until Ctrl-C
     Vm,
     /// Connect the terminal to a running machine's console; Ctrl-] leaves
@@ -38,6 +44,14 @@ enum Command {
         /// The machine's folder, as `lab vm` and `lab demo --keep` print it
         folder: PathBuf,
     },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For people
+    Table,
+    /// For programs
+    Json,
 }
 
 #[derive(Debug, clap::Args)]
@@ -76,6 +90,7 @@ fn run(cli: Cli) -> Result<bool> {
         }
         Command::Test(arguments) => test(&arguments, Set::Test),
         Command::Prove(arguments) => test(&arguments, Set::Prove),
+        Command::Bench { output } => bench(output),
         Command::Vm => machine().map(|()| true),
         Command::Console { folder } => console(&folder).map(|()| true),
     }
@@ -151,6 +166,17 @@ fn test(arguments: &TestArguments, set: Set) -> Result<bool> {
         }
     }
     Ok(runner::summarise(&outcomes))
+}
+
+fn bench(output: Format) -> Result<bool> {
+    setup::ensure_packages()?;
+    let lab = Lab::new(&lab_folder()?, 2)?.for_test("bench")?;
+    let report = slotd_tests::bench::run(&lab)?;
+    match output {
+        Format::Table => report.print(),
+        Format::Json => println!("{}", serde_json::to_string_pretty(&report)?),
+    }
+    Ok(report.missed.is_empty())
 }
 
 /// A pattern that names a scenario need not compile the workspace's tests.

@@ -1,0 +1,338 @@
+//! `lab bench`: slotd's verified write against a pipeline that verifies nothing, side by side on this machine's loop disks, and the
+//! idle agent in a guest.
+
+mod images;
+mod meter;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use crate::lab::Lab;
+use crate::loopdisk::{LoopDisk, Sector, unavailable};
+use crate::node::Node;
+use crate::process;
+use crate::server::Server;
+use images::BenchImage;
+use meter::Reading;
+
+/// Runs of each contender; the medians are compared.
+const RUNS: usize = 5;
+/// How long the idle agent is watched.
+const IDLE: Duration = Duration::from_secs(300);
+const MIB: u64 = 1 << 20;
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Size of the expanded image and of the published file in bytes.
+    pub image: [u64; 2],
+    /// Medians of slotd: write and read-back.
+    pub slotd: Reading,
+    /// Medians of `curl | zstd | dd`, which writes only.
+    pub pipeline: Reading,
+    /// slotd's time over the pipeline's.
+    pub ratio: f64,
+    /// Peak of anonymous memory with images of 256 MiB, 1 GiB and 2 GiB, each with its frame's window, in bytes.
+    pub peaks: Vec<Peak>,
+    /// The idle agent.
+    pub idle: Idle,
+    /// Which of the goals were missed.
+    pub missed: Vec<String>,
+}
+
+/// Memory that one image took.
+#[derive(Debug, Serialize)]
+pub struct Peak {
+    /// Expanded size.
+    pub image: u64,
+    /// Window of the zstd frame.
+    pub window: u64,
+    /// Most anonymous memory at any time.
+    pub anonymous: u64,
+}
+
+/// The agent with nothing to do.
+#[derive(Debug, Serialize)]
+pub struct Idle {
+    /// Anonymous memory in bytes.
+    pub anonymous: u64,
+    /// Context switches a minute, of all its threads.
+    pub switches_per_minute: f64,
+}
+
+/// Runs all benchmarks.
+pub fn run(lab: &Lab) -> Result<Report> {
+    if let Some(reason) = unavailable() {
+        anyhow::bail!("{reason}");
+    }
+    let artifacts = lab.artifacts()?;
+    let folder = artifacts.folder().join("bench");
+    std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    eprintln!("lab: making images of real files");
+    let image = BenchImage::make(&folder, 1024 * MIB, 700 * MIB)?;
+    let slotd = artifacts.binary("slotd");
+    let server = Server::start()?;
+
+    let bench = Bench {
+        slotd,
+        server: &server,
+        folder: lab.folder().to_owned(),
+    };
+    let mut ours = Vec::new();
+    let mut theirs = Vec::new();
+    for round in 1..=RUNS {
+        // In turns, so that whatever else the machine does falls on both.
+        let reading = bench.slotd(&image)?;
+        eprintln!("lab: round {round}: slotd {:.2} s", reading.seconds);
+        ours.push(reading);
+        let reading = bench.pipeline(&image)?;
+        eprintln!(
+            "lab: round {round}: curl | zstd | dd {:.2} s",
+            reading.seconds
+        );
+        theirs.push(reading);
+    }
+    let mut peaks = vec![Peak {
+        image: image.size,
+        window: image.window,
+        anonymous: ours
+            .iter()
+            .map(|reading| reading.anonymous)
+            .max()
+            .unwrap_or(0),
+    }];
+    for size in [256 * MIB, 2048 * MIB] {
+        let other = BenchImage::make(&folder, size, size / 10 * 7)?;
+        let reading = bench.slotd(&other)?;
+        peaks.push(Peak {
+            image: size,
+            window: other.window,
+            anonymous: reading.anonymous,
+        });
+    }
+    peaks.sort_by_key(|peak| peak.image);
+    let (ours, theirs) = (Reading::median(&ours), Reading::median(&theirs));
+    let ratio = ours.seconds / theirs.seconds;
+    let idle = idle(lab)?;
+    let mut report = Report {
+        image: [image.size, image.published],
+        slotd: ours,
+        pipeline: theirs,
+        ratio,
+        peaks,
+        idle,
+        missed: Vec::new(),
+    };
+    report.missed = missed(&report);
+    Ok(report)
+}
+
+#[derive(Debug)]
+struct Bench<'a> {
+    slotd: PathBuf,
+    server: &'a Server,
+    folder: PathBuf,
+}
+
+impl Bench<'_> {
+    /// A fresh disk whose second partition takes the image.
+    fn disk(&self, image: &BenchImage) -> Result<(LoopDisk, PathBuf)> {
+        let file = self.folder.join("disk");
+        if file.exists() {
+            std::fs::remove_file(&file).with_context(|| format!("removing {}", file.display()))?;
+        }
+        let mut disk = LoopDisk::attach(&file, image.size + 16 * MIB, Sector::B512)?;
+        let sectors = image.size / 512;
+        disk.partition(&format!(
+            "label: gpt\nstart=2048, size=16384, name=root-a\nstart=18432, size={sectors}, name=root-b\n"
+        ))?;
+        let partition = disk.partition_device(2);
+        Ok((disk, partition))
+    }
+
+    fn slotd(&self, image: &BenchImage) -> Result<Reading> {
+        let (disk, partition) = self.disk(image)?;
+        let configuration = self.folder.join("configuration/etc/slotd");
+        std::fs::create_dir_all(&configuration).context("making a folder")?;
+        std::fs::write(
+            configuration.join("config.yaml"),
+            format!(
+                "slots:\n  a: {}\n  b: {}\n",
+                disk.partition_device(1).display(),
+                partition.display()
+            ),
+        )
+        .context("writing a configuration")?;
+        let path = "/image.zst";
+        self.server.serve(
+            path,
+            crate::server::Body::File(image.path.clone()),
+            crate::server::Fault::None,
+        );
+        let reading = meter::run(&self.slotd, |command| {
+            command
+                .arg("--config-root")
+                .arg(self.folder.join("configuration"))
+                .args(["flash", &self.server.url(path), "--slot", "B", "--checksum"])
+                .arg(&image.checksum)
+        })?;
+        image.compare(&partition)?;
+        Ok(reading)
+    }
+
+    fn pipeline(&self, image: &BenchImage) -> Result<Reading> {
+        let (_disk, partition) = self.disk(image)?;
+        let path = "/image.zst";
+        self.server.serve(
+            path,
+            crate::server::Body::File(image.path.clone()),
+            crate::server::Fault::None,
+        );
+        let script = format!(
+            "set -e; curl -sf {} | zstd -dc | dd of={} bs=4M iflag=fullblock oflag=direct conv=fsync status=none",
+            self.server.url(path),
+            partition.display()
+        );
+        let reading = meter::run(Path::new("/bin/sh"), |command| {
+            command.args(["-c", &script])
+        })?;
+        image.compare(&partition)?;
+        Ok(reading)
+    }
+}
+
+fn idle(lab: &Lab) -> Result<Idle> {
+    eprintln!("lab: watching the idle agent for {} s", IDLE.as_secs());
+    let mut node = Node::start(lab)?;
+    let phase = node.status()?["upgrade"]["phase"].clone();
+    ensure!(phase == "Idle", "the agent is not idle but {phase}");
+    let process = node
+        .machine
+        .run("systemctl show --property MainPID --value slotd.service")?;
+    let process = process.trim().to_owned();
+    let switches = format!(
+        "cat /proc/{process}/task/*/status | awk '/ctxt_switches/ {{ n += $2 }} END {{ print n }}'"
+    );
+    let before: u64 = node
+        .machine
+        .run(&switches)?
+        .trim()
+        .parse()
+        .context("context switches")?;
+    let patience = IDLE + node.machine.patience(30);
+    node.machine
+        .try_run_within(&format!("sleep {}", IDLE.as_secs()), patience)?;
+    let after: u64 = node
+        .machine
+        .run(&switches)?
+        .trim()
+        .parse()
+        .context("context switches")?;
+    let memory = node.machine.run(&format!(
+        "awk '/RssAnon/ {{ print $2 }}' /proc/{process}/status"
+    ))?;
+    let kibibytes: u64 = memory.trim().parse().context("the agent's memory")?;
+    Ok(Idle {
+        anonymous: kibibytes << 10,
+        switches_per_minute: (after - before) as f64 / IDLE.as_secs_f64() * 60.0,
+    })
+}
+
+fn missed(report: &Report) -> Vec<String> {
+    let mut missed = Vec::new();
+    let mut goal = |reached: bool, what: String| {
+        if !reached {
+            missed.push(what);
+        }
+    };
+    goal(
+        report.ratio <= 1.0,
+        format!("ratio {:.2} > 1.0", report.ratio),
+    );
+    for peak in &report.peaks {
+        goal(
+            peak.anonymous <= peak.window + 24 * MIB,
+            format!(
+                "peak of {:.1} MiB with a window of {:.1} MiB > window + 24 MiB",
+                mebibytes(peak.anonymous),
+                mebibytes(peak.window)
+            ),
+        );
+    }
+    let cache = report.slotd.cache_growth;
+    goal(
+        cache <= 8 * MIB,
+        format!("the page cache grew by {:.1} MiB > 8 MiB", mebibytes(cache)),
+    );
+    goal(
+        report.idle.anonymous <= 8 * MIB,
+        format!(
+            "idle agent {:.1} MiB > 8 MiB",
+            mebibytes(report.idle.anonymous)
+        ),
+    );
+    goal(
+        report.idle.switches_per_minute <= 2.0,
+        format!(
+            "idle agent {:.1} context switches a minute > 2",
+            report.idle.switches_per_minute
+        ),
+    );
+    missed
+}
+
+fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / MIB as f64
+}
+
+impl Report {
+    /// Prints the table for people.
+    pub fn print(&self) {
+        println!(
+            "image of {:.0} MiB, published as {:.0} MiB; medians of {RUNS}, in turns",
+            mebibytes(self.image[0]),
+            mebibytes(self.image[1])
+        );
+        println!(
+            "{:32} {:>8} {:>8} {:>12} {:>12}",
+            "", "seconds", "CPU s", "anon MiB", "cache MiB"
+        );
+        for (name, reading) in [
+            ("slotd (write and read-back)", &self.slotd),
+            ("curl | zstd | dd (write only)", &self.pipeline),
+        ] {
+            println!(
+                "{name:32} {:8.2} {:8.2} {:12.1} {:12.1}",
+                reading.seconds,
+                reading.cpu_seconds,
+                mebibytes(reading.anonymous),
+                mebibytes(reading.cache_growth)
+            );
+        }
+        println!("ratio {:.2}", self.ratio);
+        for peak in &self.peaks {
+            println!(
+                "peak with {:.0} MiB: {:.1} MiB (window {:.1} MiB)",
+                mebibytes(peak.image),
+                mebibytes(peak.anonymous),
+                mebibytes(peak.window)
+            );
+        }
+        println!(
+            "idle agent: {:.1} MiB anonymous, {:.1} context switches a minute",
+            mebibytes(self.idle.anonymous),
+            self.idle.switches_per_minute
+        );
+        for goal in &self.missed {
+            println!("missed: {goal}");
+        }
+    }
+}
+
+/// Writes out what earlier work left dirty, so that no contender pays for it.
+fn settle_caches() -> Result<()> {
+    process::run("sync", |command| command)
+}
