@@ -126,7 +126,7 @@ mod tests {
         // "\l\s+2-1.conf" with NUL, and a features word with bit 4 only.
         put(
             "LoaderBootCountPath",
-            b"\\\0l\0\\\0s\0+\02\0-\01\0.\0c\0o\0n\0f\0\0\0",
+            b"\\\0l\0\\\0s\0+\x002\x00-\x001\x00.\0c\0o\0n\0f\0\0\0",
         );
         put("LoaderFeatures", &[0x10, 0, 0, 0, 0, 0, 0, 0]);
         let variables = LoaderVariables::read(&system).unwrap();

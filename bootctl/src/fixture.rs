@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
@@ -18,6 +18,8 @@ use crate::system::System;
 
 /// Bytes of the fixture's disk.
 const DISK_SIZE: u64 = 64 * 1024 * 1024;
+/// More than a table takes up with sectors of 4096 bytes.
+const TABLE_SIZE: usize = 64 * 1024;
 const LOADER_VENDOR: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
 const TYPE_ROOT: &str = "4f68bce3-e8cd-4db1-96e7-fbcaf984b709";
 
@@ -224,10 +226,14 @@ impl FixtureNode {
         sector: u32,
         partitions: &[FixturePartition],
     ) -> io::Result<()> {
-        fs::write(
-            self.root.join("dev").join(disk),
-            gpt_image(DISK_SIZE, sector, partitions),
-        )?;
+        // Sparse: only where the tables are is anything written.
+        let image = gpt_image(DISK_SIZE, sector, partitions);
+        let file = fs::File::create(self.root.join("dev").join(disk))?;
+        file.set_len(DISK_SIZE)?;
+        let tail = image.len().saturating_sub(TABLE_SIZE);
+        let tail_at = u64::try_from(tail).unwrap_or(u64::MAX);
+        file.write_all_at(&image[..TABLE_SIZE], 0)?;
+        file.write_all_at(&image[tail..], tail_at)?;
         let home = format!("sys/devices/pci0/block/{disk}");
         self.device(&home, disk, (major, minor), DISK_SIZE, &[])?;
         fs::create_dir_all(self.root.join(&home).join("queue"))?;

@@ -42,8 +42,8 @@ pub struct Partition {
     pub read_only: bool,
 }
 
-/// Which slot this boot runs from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// Which slot this boot runs from; `"A"`, `"B"` or `"neither"` in documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Booted {
     /// This one.
     Slot(SlotName),
@@ -68,6 +68,24 @@ impl fmt::Display for Booted {
             Self::Slot(slot) => write!(f, "{slot}"),
             Self::Neither => f.write_str("neither"),
         }
+    }
+}
+
+impl Serialize for Booted {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Booted {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == "neither" {
+            return Ok(Self::Neither);
+        }
+        text.parse()
+            .map(Self::Slot)
+            .map_err(serde::de::Error::custom)
     }
 }
 

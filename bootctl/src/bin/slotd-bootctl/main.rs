@@ -39,7 +39,7 @@ struct Arguments {
     #[arg(long, value_name = "DIR", hide = true, global = true)]
     system_root: Option<PathBuf>,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 internal error, 2 usage, 3 the configuration or the \
@@ -124,7 +124,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         .clone()
         .map_or(EspSetting::Auto, EspSetting::Path);
     let backend = SystemdBoot::open(&system, &table, &esp);
-    match &arguments.command {
+    let command = arguments.command.as_ref().unwrap_or(&Command::Status);
+    match command {
         Command::Status | Command::List => {}
         command => change(&system, &table, backend.as_ref().map_err(copy)?, command)?,
     }
@@ -140,7 +141,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         .err()
         .map_or(0, |error| error.kind().exit_code());
     let report = Report::new(&system, &table, loader);
-    let text = match (arguments.output, &arguments.command) {
+    let text = match (arguments.output, command) {
         (Output::Json, Command::List) => report.list_json(),
         (Output::Json, _) => report.json(),
         (Output::Table, Command::List) => report.list_table(),
