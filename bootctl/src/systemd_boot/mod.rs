@@ -4,6 +4,7 @@
 //! install sequence (`version`) comes first. The loader counts a trial down by renaming its entry,
 //! and passes to the older slot once none is left. Confirming is one rename.
 
+mod arming;
 mod changes;
 mod esp;
 mod find;

@@ -1,8 +1,9 @@
 //! Every reason at once why a trial would not do what it should.
 
+use super::arming::{RESERVED_OPTIONS, arm};
 use super::esp::Esp;
 use super::snapshot::Snapshot;
-use super::transitions::{Circumstances, RESERVED_OPTIONS, after, arm, steps};
+use super::transitions::{Circumstances, after, steps};
 use crate::backend::{
     BootOptions, Counting, NextBoot, PreflightRequest, Refusal, RefusalCode, SlotState,
     StagedImage, Transition,

@@ -3,28 +3,19 @@
 
 use uuid::Uuid;
 
+use super::arming::arm;
 use super::changes::{BootSource, FileChange, Step};
 use super::marker::{BootRecord, Marker};
 use super::snapshot::{ENTRIES, SlotFindings, Snapshot, entry_path, slot_path};
-use crate::backend::{BootOptions, NextBoot, SlotState, StagedImage, Transition};
-use crate::block::split_command_line;
+use crate::backend::{NextBoot, SlotState, StagedImage, Transition};
 use crate::efivar::LoaderVariables;
-use crate::entry::{Counter, EntryName, EntryText, with_version};
+use crate::entry::{Counter, EntryName, with_version};
 use crate::error::{Error, Result};
 use crate::facts::ImageFacts;
 use crate::model;
 use crate::rules::Situation;
 use crate::slot::SlotName;
 use crate::table::Booted;
-
-/// Kernel options that are slotd's to set: the image's and the configuration's are left out.
-pub(crate) const RESERVED_OPTIONS: [&str; 5] = [
-    "root=",
-    "slotd.slot=",
-    "slotd.trial_deadline=",
-    "systemd.machine_id=",
-    "panic=",
-];
 
 /// What a transition is worked out from besides the files.
 #[derive(Debug, Clone)]
@@ -36,7 +27,7 @@ pub(crate) struct Circumstances {
 }
 
 impl Circumstances {
-    fn partition(&self, slot: SlotName) -> Option<Uuid> {
+    pub(crate) fn partition(&self, slot: SlotName) -> Option<Uuid> {
         match slot {
             SlotName::A => self.partitions[0],
             SlotName::B => self.partitions[1],
@@ -247,172 +238,6 @@ fn install(
         ),
     ));
     steps
-}
-
-/// Without the look at what the loader would start then, which preflight takes by itself.
-pub(crate) fn arm(
-    circumstances: &Circumstances,
-    snapshot: &Snapshot,
-    slot: SlotName,
-    options: &BootOptions,
-) -> Result<Vec<Step>> {
-    let findings = circumstances.findings(snapshot, slot);
-    let Some(marker) = findings.marker else {
-        return Err(Error::Rejected {
-            reason: format!("slot {slot} holds no verified image"),
-        });
-    };
-    check_boot_files(snapshot, slot, marker.boot.as_ref())?;
-    let entries = snapshot.slot_entries(slot);
-    let own = entries
-        .iter()
-        .filter_map(|entry| entry.text.version.as_ref()?.parse::<u64>().ok());
-    // The sequence of an entry that is armed again stays if it is still the highest.
-    let highest = snapshot.highest_sequence();
-    let others = snapshot.slot_entries(!slot);
-    let below = others
-        .iter()
-        .filter_map(|entry| entry.text.version.as_ref()?.parse::<u64>().ok())
-        .max()
-        .unwrap_or(0);
-    let sequence = own
-        .max()
-        .filter(|own| *own > below)
-        .unwrap_or(highest.saturating_add(1));
-
-    let name = EntryName::of_slot(
-        slot,
-        Some(Counter {
-            left: options.tries,
-            done: 0,
-        }),
-    );
-    let text = entry_text(circumstances, snapshot, slot, &marker, sequence, options)?.render();
-    let armed_already = entries.len() == 1
-        && entries
-            .iter()
-            .all(|entry| entry.name == name && entry.raw == text);
-    let mut steps = Vec::new();
-    if !armed_already {
-        // Removed first: two entries of one id would leave open which one counts.
-        for entry in &entries {
-            steps.push(Step::remove(
-                &entry.path,
-                "an earlier trial of the same slot",
-            ));
-        }
-        steps.extend(
-            findings
-                .leftovers
-                .iter()
-                .filter(|path| path.ends_with(".tmp"))
-                .map(|path| Step::remove(path, "left over from an interruption")),
-        );
-        if !snapshot.directories.contains(ENTRIES) {
-            for path in ["loader".to_owned(), ENTRIES.to_owned()] {
-                let change = FileChange::MakeDirectory { path };
-                steps.push(Step::new(change, "place of the boot entries"));
-            }
-        }
-        steps.push(Step::new(
-            FileChange::Write {
-                path: entry_path(&name),
-                bytes: text.into_bytes(),
-            },
-            format!(
-                "the next {} boots try slot {slot}: sorts first, counted down",
-                options.tries
-            ),
-        ));
-    }
-    Ok(steps)
-}
-
-fn check_boot_files(snapshot: &Snapshot, slot: SlotName, boot: Option<&BootRecord>) -> Result<()> {
-    let mut expected = vec![("linux", boot.map(|boot| boot.kernel.size))];
-    if let Some(initrd) = boot.and_then(|boot| boot.initrd) {
-        expected.push(("initrd", Some(initrd.size)));
-    }
-    for (file, size) in expected {
-        let path = slot_path(slot, file);
-        let found = snapshot.files.get(&path).map(|content| content.size);
-        let whole = match (found, size) {
-            (Some(found), Some(size)) => found == size,
-            (found, None) => found.is_some_and(|size| size > 0),
-            (None, Some(_)) => false,
-        };
-        if !whole {
-            return Err(Error::Refused {
-                reason: format!("boot file {path} of slot {slot} is not what was installed"),
-            });
-        }
-    }
-    Ok(())
-}
-
-fn entry_text(
-    circumstances: &Circumstances,
-    snapshot: &Snapshot,
-    slot: SlotName,
-    marker: &Marker,
-    sequence: u64,
-    options: &BootOptions,
-) -> Result<EntryText> {
-    let Some(partition) = circumstances.partition(slot) else {
-        return Err(Error::Slots {
-            problem: format!("slot {slot} has no partition UUID that an entry could name as root"),
-        });
-    };
-    let boot = marker.boot.clone().unwrap_or_default();
-    let title = boot.title.unwrap_or_else(|| match &marker.image.version {
-        Some(version) => format!("Linux {version}"),
-        None => "Linux".to_owned(),
-    });
-    let initrd = slot_path(slot, "initrd");
-    let initrds = if snapshot.files.contains_key(&initrd) {
-        vec![format!("/{initrd}")]
-    } else {
-        Vec::new()
-    };
-    let mut words = vec![
-        format!("root=PARTUUID={partition}"),
-        "ro".to_owned(),
-        format!("systemd.machine_id={}", options.machine_id),
-        format!("panic={}", options.panic_seconds),
-        format!("slotd.slot={}", slot.lower()),
-        format!("slotd.trial_deadline={}", options.trial_deadline_seconds),
-    ];
-    words.extend(unreserved(boot.cmdline.as_deref().unwrap_or_default()));
-    words.extend(unreserved(&options.extra));
-    Ok(EntryText {
-        title: Some(format!("{title} (slot {slot})")),
-        sort_key: Some("slotd".to_owned()),
-        machine_id: Some(options.machine_id.clone()),
-        version: Some(sequence.to_string()),
-        kernel: Some(format!("/{}", slot_path(slot, "linux"))),
-        initrds,
-        options: words.join(" "),
-        architecture: None,
-    })
-}
-
-/// Words of a command line that are not slotd's to set.
-fn unreserved(text: &str) -> Vec<String> {
-    split_command_line(text)
-        .into_iter()
-        .filter(|word| {
-            !RESERVED_OPTIONS
-                .iter()
-                .any(|reserved| word.starts_with(reserved))
-        })
-        .map(|word| {
-            if word.contains(' ') {
-                format!("\"{word}\"")
-            } else {
-                word
-            }
-        })
-        .collect()
 }
 
 /// The rename that the loader itself does when it starts a trial.
