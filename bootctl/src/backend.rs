@@ -436,7 +436,8 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Rejected for a slot that is not good.
     fn select(&self, slot: SlotName) -> Result<()>;
 
-    /// What `transitions` would change, one after the other, by the code that executes them.
+    /// What `transitions` would change, one after the other, by the code that executes them. A trial
+    /// that is armed and then marked is booted in between.
     ///
     /// # Errors
     /// As the transition itself, where that is known from the loader's data alone.

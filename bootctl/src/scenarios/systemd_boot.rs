@@ -248,6 +248,32 @@ fn a_plan_lists_the_very_changes_and_changes_nothing() {
 }
 
 #[test]
+fn a_plan_puts_the_trial_boot_between_arming_and_confirming() {
+    let machine = OnDisk::new();
+    machine.stage(B);
+    let arm = Transition::Arm {
+        slot: B,
+        options: options(),
+    };
+    let good = Transition::MarkGood { slot: B };
+    let with_boot = [arm.clone(), Transition::TrialBoot { slot: B }, good.clone()];
+    let explicit = machine.backend().plan_sequence(&with_boot).unwrap();
+    assert_eq!(
+        machine
+            .backend()
+            .plan_sequence(&[arm, good.clone()])
+            .unwrap(),
+        explicit
+    );
+    assert_eq!(explicit.len(), 3);
+    // Without a trial there is nothing to confirm.
+    assert_eq!(
+        machine.backend().plan(&good).unwrap_err().kind(),
+        ErrorKind::Reject
+    );
+}
+
+#[test]
 fn a_plan_that_cannot_be_carried_out_is_an_error() {
     let machine = OnDisk::new();
     let arm = Transition::Arm {

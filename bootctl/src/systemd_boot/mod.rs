@@ -330,13 +330,28 @@ impl Backend for SystemdBoot {
         let mut snapshot = self.esp.read()?;
         let root = self.esp.root.display().to_string();
         let mut changes = Vec::new();
+        let mut armed = None;
         for transition in planned {
-            let steps = transitions::steps(&circumstances, &snapshot, transition)?;
-            if let Transition::TrialBoot { slot } = transition {
-                circumstances.booted = Booted::Slot(*slot);
+            // What comes after an armed trial comes after its boot.
+            let boot = match transition {
+                Transition::MarkGood { slot } | Transition::MarkBad { slot } => {
+                    (armed == Some(*slot)).then_some(Transition::TrialBoot { slot: *slot })
+                }
+                _ => None,
+            };
+            for transition in boot.iter().chain([transition]) {
+                let steps = transitions::steps(&circumstances, &snapshot, transition)?;
+                match transition {
+                    Transition::Arm { slot, .. } => armed = Some(*slot),
+                    Transition::TrialBoot { slot } => {
+                        circumstances.booted = Booted::Slot(*slot);
+                        armed = None;
+                    }
+                    _ => {}
+                }
+                changes.extend(steps.iter().map(|step| step.planned(&root)));
+                snapshot = transitions::after(&snapshot, &steps);
             }
-            changes.extend(steps.iter().map(|step| step.planned(&root)));
-            snapshot = transitions::after(&snapshot, &steps);
         }
         Ok(changes)
     }
