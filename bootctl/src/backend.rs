@@ -213,6 +213,7 @@ impl Refusal {
             | RefusalCode::ReadOnly
             | RefusalCode::LoaderDataMissing
             | RefusalCode::ReservedOption
+            | RefusalCode::UnsupportedLayout
             | RefusalCode::CountingUnsupported => ErrorKind::Configuration,
             RefusalCode::Unreadable
             | RefusalCode::DefaultSet
@@ -257,6 +258,8 @@ pub enum RefusalCode {
     LastGoodSlot,
     /// The configuration sets a kernel option that is slotd's to set.
     ReservedOption,
+    /// The slots are of a kind that this backend's entries cannot start.
+    UnsupportedLayout,
 }
 
 /// What an entry's kernel command line is made of besides the image's own part.

@@ -428,6 +428,21 @@ fn the_loaders_partition_is_found_by_mount_and_type() {
         assert_eq!(error.kind(), ErrorKind::Configuration);
         assert!(error.to_string().contains("/efi"), "{error}");
     }
+    // The right type, but the loader was started from another one.
+    let root = "22 1 254:2 / / ro - ext4 /dev/root ro\n30 22 254:1 / /efi rw - vfat /dev/vda1 rw\n";
+    machine.node.set_mounts(root).unwrap();
+    let other = "00000000-0000-0000-0000-00000000dead";
+    machine
+        .node
+        .set_string("LoaderDevicePartUUID", Some(other))
+        .unwrap();
+    let error = SystemdBoot::open(&system, &table, &EspSetting::Auto).unwrap_err();
+    assert!(error.to_string().contains(other), "{error}");
+    machine
+        .node
+        .set_string("LoaderDevicePartUUID", None)
+        .unwrap();
+    assert!(SystemdBoot::open(&system, &table, &EspSetting::Auto).is_ok());
     let setting = EspSetting::Path(machine.node.esp());
     assert!(SystemdBoot::open(&system, &table, &setting).is_ok());
     fs::remove_dir_all(machine.node.esp().join("loader")).unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 
 use super::{A, B, Machine, OnDisk, open};
 use crate::backend::{Backend, PreflightRequest, RefusalCode};
-use crate::fixture::FixtureNode;
+use crate::fixture::{FixtureNode, usual_partitions};
 
 fn request() -> PreflightRequest {
     PreflightRequest {
@@ -192,6 +192,39 @@ fn the_only_good_slot_is_not_overwritten_from_a_rescue_system() {
         ..request()
     };
     assert_eq!(codes(&machine, &request), [RefusalCode::LastGoodSlot]);
+}
+
+#[test]
+fn a_system_that_another_loader_started_is_refused() {
+    let machine = OnDisk::new();
+    for info in [None, Some("GRUB 2.06")] {
+        machine.node.set_string("LoaderInfo", info).unwrap();
+        assert_eq!(
+            codes(&machine, &request()),
+            [RefusalCode::LoaderDataMissing]
+        );
+    }
+}
+
+#[test]
+fn slots_of_usr_are_not_what_an_entry_can_start() {
+    let machine = OnDisk::new();
+    let parts = usual_partitions("USR-A", "USR-B", 0xb000);
+    machine.node.add_disk("vdb", 254, 16, 512, &parts).unwrap();
+    machine
+        .node
+        .set_mounts(
+            "22 1 254:20 / / rw - ext4 /dev/vdb4 rw\n23 22 254:18 / /usr ro - ext4 /dev/vdb2 ro\n\
+             30 22 254:1 / /efi rw - vfat /dev/vda1 rw\n",
+        )
+        .unwrap();
+    machine.node.set_command_line("quiet").unwrap();
+    let codes: Vec<_> = open(&machine.node)
+        .preflight(&request())
+        .into_iter()
+        .map(|refusal| refusal.code)
+        .collect();
+    assert_eq!(codes, [RefusalCode::UnsupportedLayout]);
 }
 
 #[test]

@@ -136,6 +136,37 @@ fn an_entry_whose_kernel_is_missing_makes_its_slot_empty() {
 }
 
 #[test]
+fn an_entry_that_starts_another_root_than_its_slots_is_reported() {
+    let machine = OnDisk::new();
+    let path = entry_path(&machine, "slotd-a.conf");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("a002 ro", "a003 ro")).unwrap();
+    let problems = machine.backend().state().unwrap().problems;
+    assert_eq!(problems.len(), 1);
+    assert!(
+        problems[0].message.contains("slot A starts root"),
+        "{problems:?}"
+    );
+}
+
+#[test]
+fn an_unmounted_partition_is_an_error_and_not_an_empty_one() {
+    let machine = OnDisk::new();
+    machine.stage(B);
+    let inactive = machine.table().inactive(B).unwrap();
+    fs::rename(
+        machine.node.esp().join("loader"),
+        machine.node.esp().join("away"),
+    )
+    .unwrap();
+    assert_eq!(
+        machine.backend().state().unwrap_err().kind(),
+        ErrorKind::Configuration
+    );
+    assert!(machine.backend().invalidate(inactive).is_err());
+}
+
+#[test]
 fn a_trial_that_the_loader_did_not_count_is_reported() {
     let mut machine = OnDisk::new();
     machine.stage_and_arm(B);

@@ -19,6 +19,10 @@ pub(crate) const RESERVED_OPTIONS: [&str; 5] = [
     "panic=",
 ];
 
+/// Why slots that hold `/usr` are not armed: an entry binds the root.
+pub(crate) const USR_SLOTS: &str =
+    "the slots hold /usr only, and entries of this backend name the root, not /usr";
+
 /// Without the look at what the loader would start then, which preflight takes by itself.
 pub(crate) fn arm(
     circumstances: &Circumstances,
@@ -128,6 +132,11 @@ fn entry_text(
     sequence: u64,
     options: &BootOptions,
 ) -> Result<EntryText> {
+    if circumstances.usr_slots {
+        return Err(Error::Slots {
+            problem: USR_SLOTS.to_owned(),
+        });
+    }
     let Some(partition) = circumstances.partition(slot) else {
         return Err(Error::Slots {
             problem: format!("slot {slot} has no partition UUID that an entry could name as root"),

@@ -68,6 +68,12 @@ impl Esp {
 
     /// Reads everything that matters.
     pub(crate) fn read(&self) -> Result<Snapshot> {
+        // An unmounted partition looks like one on which nothing is left to do.
+        if !self.root.join("loader").is_dir() {
+            return Err(Error::NoLoader {
+                problem: format!("{} has no folder `loader` (any more)", self.root.display()),
+            });
+        }
         let mut snapshot = Snapshot::default();
         self.read_directory(&mut snapshot, "loader", |name| name == "loader.conf")?;
         self.read_directory(&mut snapshot, ENTRIES, |_| true)?;

@@ -80,12 +80,21 @@ fn mounted(system: &System, table: &SlotTable) -> Result<Esp> {
             ));
         }
     }
+    // The running system's loader says which partition it was started from: another one of the same
+    // type would be changed to no effect. A rescue system has a loader of its own.
+    if let Some(uuid) = loader.filter(|_| table.booted.slot().is_some()) {
+        candidates.retain(|(foreign, _)| !foreign);
+        seen.push(format!("the loader was started from partition {uuid}"));
+    }
     // Stable: the loader's own partition first, else the order of the places.
     candidates.sort_by_key(|(foreign, _)| *foreign);
     match candidates.into_iter().next() {
         Some((_, root)) => Ok(Esp { root, extended }),
         None => Err(Error::NoLoader {
-            problem: format!("no EFI system partition is mounted: {}", seen.join(", ")),
+            problem: format!(
+                "its EFI system partition is not mounted: {}",
+                seen.join(", ")
+            ),
         }),
     }
 }

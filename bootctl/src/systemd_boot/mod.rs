@@ -20,12 +20,13 @@ use std::path::Path;
 use self::changes::{BootSource, FileChange, Step};
 use self::esp::Esp;
 pub use self::find::EspSetting;
-use self::snapshot::{Snapshot, problem, slot_path};
+use self::snapshot::{SlotEntry, Snapshot, problem, slot_path};
 use self::transitions::Circumstances;
 use crate::backend::{
     Backend, BootOptions, Counting, LoaderState, NextBoot, PlannedChange, PreflightRequest,
     Problem, ProblemCode, Refusal, SlotState, StagedImage, Transition,
 };
+use crate::block::split_command_line;
 use crate::efivar::LoaderVariables;
 use crate::error::{Error, Result};
 use crate::inspect::SlotView;
@@ -41,6 +42,7 @@ pub struct SystemdBoot {
     esp: Esp,
     booted: Booted,
     partitions: [Option<uuid::Uuid>; 2],
+    usr_slots: bool,
 }
 
 impl SystemdBoot {
@@ -54,6 +56,9 @@ impl SystemdBoot {
             esp: find::find(system, table, setting)?,
             booted: table.booted,
             partitions: [table.a.uuid, table.b.uuid],
+            usr_slots: [&table.a, &table.b]
+                .iter()
+                .any(|slot| slot.label.starts_with("USR-")),
         })
     }
 
@@ -80,6 +85,7 @@ impl SystemdBoot {
         Ok(Circumstances {
             booted: self.booted,
             partitions: self.partitions,
+            usr_slots: self.usr_slots,
             variables: LoaderVariables::read(&self.system)?,
         })
     }
@@ -169,10 +175,15 @@ impl SystemdBoot {
     ) -> Vec<Problem> {
         let findings = SlotName::BOTH.map(|slot| circumstances.findings(snapshot, slot));
         let good = findings.iter().any(|slot| slot.state == SlotState::Good);
-        let mut problems: Vec<Problem> = findings
-            .into_iter()
-            .flat_map(|findings| findings.problems)
-            .collect();
+        let mut problems: Vec<Problem> = Vec::new();
+        for (slot, findings) in SlotName::BOTH.into_iter().zip(findings) {
+            problems.extend(bound_elsewhere(
+                circumstances,
+                slot,
+                findings.entry.as_ref(),
+            ));
+            problems.extend(findings.problems);
+        }
         if !good {
             problems.push(problem(
                 ProblemCode::NoGoodSlot,
@@ -201,6 +212,30 @@ impl SystemdBoot {
         }
         problems
     }
+}
+
+/// An entry that would start another root than its slot's.
+fn bound_elsewhere(
+    circumstances: &Circumstances,
+    slot: SlotName,
+    entry: Option<&SlotEntry>,
+) -> Option<Problem> {
+    let entry = entry?;
+    let words = split_command_line(&entry.text.options);
+    let named = words
+        .iter()
+        .rev()
+        .find_map(|word| word.strip_prefix("root=PARTUUID="))?;
+    let own = circumstances.partition(slot)?;
+    (named.parse() != Ok(own)).then(|| {
+        problem(
+            ProblemCode::Unreadable,
+            format!(
+                "entry {} of slot {slot} starts root {named}, the slot is {own}",
+                entry.name
+            ),
+        )
+    })
 }
 
 impl Backend for SystemdBoot {

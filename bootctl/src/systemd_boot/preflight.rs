@@ -1,6 +1,6 @@
 //! Every reason at once why a trial would not do what it should.
 
-use super::arming::{RESERVED_OPTIONS, arm};
+use super::arming::{RESERVED_OPTIONS, USR_SLOTS, arm};
 use super::esp::Esp;
 use super::snapshot::Snapshot;
 use super::transitions::{Circumstances, after, steps};
@@ -46,7 +46,8 @@ pub(crate) fn refusals(
         ));
     }
     found.extend(counting(circumstances));
-    found.extend(options(circumstances, request));
+    found.extend(layout(circumstances, request));
+    found.extend(options(request));
     found
 }
 
@@ -302,8 +303,38 @@ fn counting(circumstances: &Circumstances) -> Option<Refusal> {
     })
 }
 
-fn options(circumstances: &Circumstances, request: &PreflightRequest) -> Vec<Refusal> {
-    let mut found: Vec<Refusal> = split_command_line(&request.extra)
+fn layout(circumstances: &Circumstances, request: &PreflightRequest) -> Vec<Refusal> {
+    let mut found = Vec::new();
+    if circumstances.usr_slots {
+        found.push(refusal(
+            RefusalCode::UnsupportedLayout,
+            USR_SLOTS.to_owned(),
+        ));
+    }
+    if circumstances.partition(request.slot).is_none() {
+        found.push(refusal(
+            RefusalCode::UnsupportedLayout,
+            format!(
+                "slot {} has no partition UUID to bind an entry's root to",
+                request.slot
+            ),
+        ));
+    }
+    let started = circumstances.variables.info.as_deref();
+    if circumstances.booted.slot().is_some()
+        && !started.is_some_and(|info| info.starts_with("systemd-boot"))
+    {
+        let by = started.unwrap_or("a loader that set no LoaderInfo");
+        found.push(refusal(
+            RefusalCode::LoaderDataMissing,
+            format!("this system was not started by systemd-boot but by {by}"),
+        ));
+    }
+    found
+}
+
+fn options(request: &PreflightRequest) -> Vec<Refusal> {
+    split_command_line(&request.extra)
         .iter()
         .filter_map(|word| {
             let reserved = RESERVED_OPTIONS
@@ -312,20 +343,28 @@ fn options(circumstances: &Circumstances, request: &PreflightRequest) -> Vec<Ref
             let message = format!("boot.options sets {word:?}, but {reserved} is slotd's to set");
             Some(refusal(RefusalCode::ReservedOption, message))
         })
-        .collect();
-    let index = usize::from(request.slot == SlotName::B);
-    if circumstances
-        .partitions
-        .get(index)
-        .is_some_and(Option::is_none)
-    {
-        found.push(refusal(
-            RefusalCode::LoaderDataMissing,
-            format!(
-                "slot {} has no partition UUID to bind an entry's root to",
-                request.slot
-            ),
-        ));
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error as IoError, ErrorKind};
+
+    use super::not_writable;
+    use crate::backend::RefusalCode;
+    use crate::error::Error;
+
+    #[test]
+    fn why_the_partition_cannot_be_written_is_told_apart() {
+        for (kind, code) in [
+            (ErrorKind::ReadOnlyFilesystem, RefusalCode::ReadOnly),
+            (ErrorKind::StorageFull, RefusalCode::NoSpace),
+            (ErrorKind::NotFound, RefusalCode::LoaderDataMissing),
+            (ErrorKind::Other, RefusalCode::ReadOnly),
+        ] {
+            let refusal = not_writable(&Error::io("create", "/efi/x")(IoError::from(kind)));
+            assert_eq!(refusal.code, code);
+            assert!(refusal.message.contains("/efi/x"), "{}", refusal.message);
+        }
     }
-    found
 }

@@ -23,6 +23,8 @@ pub(crate) struct Circumstances {
     pub(crate) booted: Booted,
     /// PARTUUID of each slot.
     pub(crate) partitions: [Option<Uuid>; 2],
+    /// Whether the slots hold `/usr` only.
+    pub(crate) usr_slots: bool,
     pub(crate) variables: LoaderVariables,
 }
 
