@@ -109,8 +109,17 @@ fn a_trial_boot_is_bounded_in_every_way_out() {
         target.contains("JobTimeoutAction=reboot-force\n"),
         "{target}"
     );
+    let agent = read("slotd.service");
+    assert!(agent.contains("StartLimitAction=reboot-force\n"), "{agent}");
+    assert!(
+        agent.contains("OnFailure=slotd-trial-failed.service\n"),
+        "{agent}"
+    );
+    assert!(
+        !agent.contains("FailureAction="),
+        "restarts come first: {agent}"
+    );
     for unit in [
-        "slotd.service",
         "slotd-health.service",
         "slotd-confirm.service",
         "emergency.service",
