@@ -127,7 +127,7 @@ impl Client {
             .build()
             .await
             .map_err(|error| {
-                let message = format!("the daemon cannot be reached, there is no bus: {error}");
+                let message = format!("the daemon is not running, or cannot be reached: {error}");
                 ClientError::new(ErrorKind::NotRunning, message, error)
             })?;
         Self::over(connection).await
