@@ -45,7 +45,7 @@ pub struct HealthSettings {
     pub pauses: (Duration, Duration),
     /// How long a unit may stay failed before that is final.
     pub patience: Duration,
-    /// How long starting units are waited for before the scripts run.
+    /// How long starting units are waited for before the scripts run; never more than a quarter of what is left.
     pub rest: Duration,
 }
 
@@ -281,13 +281,20 @@ impl Round<'_> {
     fn rest(&self) -> Result<(), Verdict> {
         let (mut pause, longest) = self.settings.pauses;
         let began = Instant::now();
-        while began.elapsed() < self.settings.rest && !self.left().is_zero() {
+        // Most of a short deadline belongs to the checks.
+        let limit = self.settings.rest.min(self.left() / 4);
+        let mut last_seen = Vec::new();
+        while began.elapsed() < limit {
             match self.node.starting_units() {
                 Ok(units) if units.is_empty() => return Ok(()),
-                Ok(units) => self.tell(HealthEvent::Waiting {
-                    check: "boot at rest".to_owned(),
-                    seen: format!("starting: {}", units.join(", ")),
-                }),
+                Ok(units) if units == last_seen => {}
+                Ok(units) => {
+                    self.tell(HealthEvent::Waiting {
+                        check: "boot at rest".to_owned(),
+                        seen: format!("starting: {}", units.join(", ")),
+                    });
+                    last_seen = units;
+                }
                 Err(seen) => self.tell(HealthEvent::Waiting {
                     check: "boot at rest".to_owned(),
                     seen,

@@ -19,6 +19,7 @@ struct Made {
     probe: Vec<Probed>,
     script: Vec<ScriptEnd>,
     kubelet: bool,
+    starting: Vec<&'static str>,
     looks: RefCell<std::collections::BTreeMap<&'static str, usize>>,
     stop_at_script: Option<Cancel>,
     scripts_run: Cell<usize>,
@@ -60,7 +61,11 @@ impl Node for Made {
     }
 
     fn starting_units(&self) -> Result<Vec<String>, String> {
-        Ok(Vec::new())
+        Ok(self
+            .starting
+            .iter()
+            .map(|unit| (*unit).to_owned())
+            .collect())
     }
 
     fn explain(&self, unit: &str) -> Option<String> {
@@ -109,7 +114,7 @@ fn with_scripts(kind: &str, names: &[&str]) -> (tempfile::TempDir, HealthSetting
 }
 
 fn soon() -> Instant {
-    Instant::now() + Duration::from_millis(60)
+    Instant::now() + Duration::from_millis(200)
 }
 
 fn later() -> Instant {
@@ -217,6 +222,17 @@ fn the_kubelet_is_asked_only_where_one_is_configured() {
         ..settings(&[])
     };
     assert_eq!(judged(&with, &none, soon()), Verdict::Healthy);
+}
+
+#[test]
+fn a_unit_that_starts_for_ever_does_not_take_the_time_of_the_scripts() {
+    let (_dir, settings) = with_scripts("required.d", &["10-api"]);
+    let node = Made {
+        starting: vec!["slow.service"],
+        ..Made::default()
+    };
+    assert_eq!(judged(&node, &settings, soon()), Verdict::Healthy);
+    assert_eq!(node.scripts_run.get(), 1);
 }
 
 #[test]
