@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use crate::agent::{AgentHandle, NodeHost};
@@ -53,11 +54,13 @@ async fn serve(agent: AgentHandle) -> anyhow::Result<()> {
         let _ = sender.send(status.clone());
     }));
     notify::ready(&agent.upgrade());
+    let (sender, gone) = oneshot::channel();
+    notify::watchdog(agent.clone(), sender)?;
     let bus = tokio::spawn(crate::dbus::server::serve(agent.clone(), updates));
     let ended = tokio::select! {
         _ = terminate.recv() => Ended::Told,
         _ = interrupt.recv() => Ended::Told,
-        () = notify::watchdog(&agent) => Ended::ByItself,
+        _ = gone => Ended::ByItself,
     };
     notify::stopping();
     bus.abort();

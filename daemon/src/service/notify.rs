@@ -1,9 +1,12 @@
 //! What systemd is told: that the agent is ready, lives, and how things stand (`systemctl status slotd`).
 
+use std::io;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
+use tokio::sync::oneshot::Sender;
 use tracing::warn;
 
 use crate::agent::AgentHandle;
@@ -29,18 +32,26 @@ pub(super) fn stopping() {
     send(&[NotifyState::Stopping, NotifyState::Status("Stopping")]);
 }
 
-/// Pings at half the watchdog's interval for as long as the agent's thread lives; returns when it does not.
-pub(super) async fn watchdog(agent: &AgentHandle) {
+/// Pings at half the watchdog's interval for as long as the agent's thread lives; `gone` hears when it does not.
+///
+/// A thread of its own that sleeps: a long timer of the runtime wakes up more than once on its way.
+///
+/// # Errors
+/// When the thread cannot be started.
+pub(super) fn watchdog(agent: AgentHandle, gone: Sender<()>) -> io::Result<()> {
     let pause = sd_notify::watchdog_enabled().map_or(LOOK, |interval| interval / 2);
-    let mut ticks = tokio::time::interval(pause);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        if !agent.is_running() {
-            return;
+    let ping = move || {
+        while agent.is_running() {
+            send(&[NotifyState::Watchdog]);
+            thread::sleep(pause);
         }
-        send(&[NotifyState::Watchdog]);
-    }
+        // Nobody listens where the service is about to end anyway.
+        let _ = gone.send(());
+    };
+    thread::Builder::new()
+        .name("watchdog".to_owned())
+        .spawn(ping)
+        .map(|_| ())
 }
 
 /// The status line, sent when its words change.
