@@ -14,7 +14,7 @@ use super::lock::ChangeLock;
 use crate::status::{Condition, ProgressStatus};
 
 /// Between two looks at a world that cannot be seen, or two tries to keep a record.
-const PAUSE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// Listeners hear of moving bytes so often at most.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
@@ -164,7 +164,7 @@ impl Driver {
             state.deciding = false;
             state.ready = true;
             let resting = matches!(command, Command::Rest);
-            if resting {
+            if resting && state.request.is_none() {
                 state.source = None;
             }
             // What was asked meanwhile stops what begins now, too.

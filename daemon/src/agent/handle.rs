@@ -373,7 +373,14 @@ impl AgentHandle {
         self.shared.wait(Some(patience), |state| state.ended)
     }
 
+    /// Waits until the agent has looked at the node and takes requests, or the time is over.
+    #[must_use]
+    pub fn wait_until_ready(&self, patience: Duration) -> bool {
+        self.shared.wait(Some(patience), |state| state.ready)
+    }
+
     /// Waits until `until` holds for the upgrade's status, or the time is over.
+    #[must_use]
     pub fn wait_for(&self, patience: Duration, until: impl Fn(&UpgradeStatus) -> bool) -> bool {
         self.shared
             .wait(Some(patience), |state| until(&state.upgrade()))

@@ -12,6 +12,8 @@ mod request;
 mod run_files;
 mod state;
 mod state_directory;
+#[cfg(test)]
+mod tests;
 
 pub use error::{AgentError, Running, kind_of};
 pub use handle::{AgentHandle, Listener};
