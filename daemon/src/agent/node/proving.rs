@@ -126,8 +126,9 @@ impl NodeHost {
         let options = fs::read_to_string(system.proc("cmdline")).unwrap_or_default();
         let entry = options
             .split_whitespace()
-            .filter_map(|word| word.strip_prefix("panic="));
-        if entry.last() == Some(set.trim()) && set.trim() != "0" {
+            .filter_map(|word| word.strip_prefix("panic="))
+            .next_back();
+        if entry == Some(set.trim()) && set.trim() != "0" {
             fs::write(&path, "0").map_err(|error| trouble("write", error))?;
         }
         Ok(())
