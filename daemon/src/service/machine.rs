@@ -78,7 +78,11 @@ impl Machine for HostMachine {
         };
         let verdict = health::run(&settings, deadline, cancel, &log);
         match verdict {
-            health::Verdict::Healthy => Verdict::Healthy,
+            health::Verdict::Healthy => {
+                // It belongs to this upgrade alone: a trial that somebody else begins later is not to be held to it.
+                let _ = fs::remove_file(&self.baseline);
+                Verdict::Healthy
+            }
             health::Verdict::Unhealthy { check, output } => Verdict::Unhealthy { check, output },
             health::Verdict::Late { check, output } => Verdict::Late {
                 check: Some(check),
