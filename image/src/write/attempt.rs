@@ -73,8 +73,6 @@ pub(super) fn run(
         tail,
     } = transferred;
 
-    let mut readback = ReadBack::new(medium, cancel, meter);
-    readback.check_zeros(&tail.runs)?;
     // The last write: from here on the slot holds an image.
     let block = head.block();
     let written = Written::of(head.offset, block);
@@ -82,7 +80,7 @@ pub(super) fn run(
     pieces::write_at(medium, block, head.offset)?;
     meter.add_written(head.length as u64);
     pieces::flush(medium, head.offset)?;
-    readback.check(written)?;
+    ReadBack::new(medium, cancel, meter).check(written)?;
 
     Ok(WriteReport {
         published: published.0,
@@ -112,7 +110,7 @@ fn transfer(
     } = stream;
     let stop = cancel.child();
     let first = FirstError::new(stop.clone());
-    let mut writer = Writer::new(medium, &stop, meter);
+    let writer = Writer::new(medium, &stop, meter);
     writer.clear_head()?;
 
     let outcome = thread::scope(|scope| -> Result<Option<Transferred>> {
@@ -121,6 +119,7 @@ fn transfer(
         let (digest_in, to_digest) = sync_channel(BUFFERS);
         let (write_in, to_write) = sync_channel(BUFFERS);
         let (written_in, written) = sync_channel(READ_BACK_LAG);
+        let (all_flushed, wait_for_flush) = sync_channel(1);
 
         let fetching = spawn(scope, "image-fetch", move || {
             first.note(fetch(intake, &chunks_in, stop, meter))
@@ -136,15 +135,17 @@ fn transfer(
         })?;
         let digesting = spawn(scope, "image-digest", move || digest(&to_digest))?;
         let reading = spawn(scope, "image-readback", move || {
-            first.note(ReadBack::new(medium, stop, meter).follow(&written))
+            first.note(ReadBack::new(medium, stop, meter).follow(&written, &all_flushed))
         })?;
 
-        let head = first.note(write_pieces(&mut writer, &to_write, &written_in));
-        // What is still gathered has to be on the medium before the last flush.
-        let tail = head
-            .is_some()
-            .then(|| first.note(writer.finish().map_err(Halt::from)));
+        let output = first.note(write_pieces(writer, &to_write, &written_in));
         drop((written_in, to_write));
+        // What was zeroed is read here while the last data is still being read over there.
+        let zeros_hold = output.as_ref().and_then(|(_, tail)| {
+            let () = wait_for_flush.recv().ok()?;
+            let checked = ReadBack::new(medium, stop, meter).check_zeros(&tail.runs);
+            first.note(checked.map_err(Halt::from))
+        });
 
         let published = join(fetching, first).flatten();
         let expanded_size = join(decoding, first).flatten();
@@ -152,11 +153,14 @@ fn transfer(
         let read_back = join(reading, first).flatten();
         Ok((|| {
             read_back?;
+            zeros_hold?;
+            let (head, tail) = output?;
+            let (published, expanded) = (published?, (expanded?, expanded_size?));
             Some(Transferred {
-                published: published?,
-                expanded: (expanded?, expanded_size?),
-                head: head??,
-                tail: tail??,
+                published,
+                expanded,
+                head: head?,
+                tail,
             })
         })())
     })?;
@@ -256,10 +260,10 @@ fn digest(pieces: &Receiver<Arc<Piece>>) -> Checksum {
 
 /// Writes all pieces but the first, which it returns.
 fn write_pieces(
-    writer: &mut Writer<'_>,
+    mut writer: Writer<'_>,
     pieces: &Receiver<Arc<Piece>>,
     announce: &SyncSender<Written>,
-) -> Result<Option<Arc<Piece>>, Halt> {
+) -> Result<(Option<Arc<Piece>>, Tail), Halt> {
     let mut head = None;
     while let Ok(piece) = pieces.recv() {
         if piece.offset == 0 {
@@ -268,7 +272,7 @@ fn write_pieces(
             writer.put(&piece, announce)?;
         }
     }
-    Ok(head)
+    Ok((head, writer.finish()?))
 }
 
 /// Compares what came with what was expected; nothing in the slot can be an image yet.

@@ -1,6 +1,6 @@
 //! Reading back what was written, past the page cache and behind the flush that covers it.
 
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, SyncSender};
 
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -14,7 +14,7 @@ use crate::medium::Medium;
 
 /// How much is written between two flushes. Each flush makes the medium finish what it has, so
 /// fewer are faster; each also bounds how much is read in one go behind it.
-const FLUSH_EVERY: u64 = 64 << 20;
+const FLUSH_EVERY: u64 = 32 << 20;
 
 /// Compares the medium with the digests of what was written to it.
 pub(super) struct ReadBack<'a> {
@@ -34,34 +34,38 @@ impl<'a> ReadBack<'a> {
         }
     }
 
-    /// Flushes and checks behind a writer until it is done. When this returns, everything that was
-    /// announced is durable and was found on the medium, and everything that the writer did before
-    /// it hung up is durable.
-    pub(super) fn follow(&mut self, written: &Receiver<Written>) -> Result<(), Halt> {
-        let mut pending = Vec::new();
+    /// Flushes and checks behind a writer until it hangs up. When this returns, everything that was
+    /// announced is durable and was found on the medium, and everything else that the writer did
+    /// is durable; the latter is told to `all_flushed` as soon as it holds.
+    pub(super) fn follow(
+        &mut self,
+        written: &Receiver<Written>,
+        all_flushed: &SyncSender<()>,
+    ) -> Result<(), Halt> {
+        let mut pending: Vec<Written> = Vec::new();
         let mut bytes = 0u64;
-        let mut from = 0;
         loop {
             let next = written.recv();
+            let last = next.is_err();
             if let Ok(written) = next {
                 bytes = bytes.saturating_add(written.length as u64);
-                from = pending
-                    .first()
-                    .map_or(written.offset, |first: &Written| first.offset);
                 pending.push(written);
                 if bytes < FLUSH_EVERY {
                     continue;
                 }
             }
             self.stop.check()?;
-            flush(self.medium, from)?;
+            flush(self.medium, pending.first().map_or(0, |first| first.offset))?;
+            if last {
+                all_flushed.send(()).map_err(|_| Halt::Peer)?;
+            }
             for piece in pending.drain(..) {
                 self.check(piece)?;
             }
-            bytes = 0;
-            if next.is_err() {
+            if last {
                 return Ok(());
             }
+            bytes = 0;
         }
     }
 
