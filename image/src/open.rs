@@ -84,14 +84,6 @@ pub fn open(
             capacity,
         };
         sizes.check_fits("declared size", size)?;
-        if size == 0 {
-            return Err(Error::SizeMismatch {
-                location,
-                what: "image",
-                expected: 0,
-                actual: 1,
-            });
-        }
     }
     let mut reconnect = Reconnect {
         source,

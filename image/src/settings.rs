@@ -1,5 +1,6 @@
 //! How to fetch, and what to expect.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use url::Url;
 
 use crate::checksum::Checksum;
 use crate::secret::Secret;
+use crate::source::shown;
 
 /// The largest window that is allowed by default, in bytes: what `zstd --long=27` asks for.
 pub const DEFAULT_WINDOW_LIMIT: u64 = 128 << 20;
@@ -16,7 +18,7 @@ pub const DEFAULT_WINDOW_LIMIT: u64 = 128 << 20;
 /// Bearer token, headers, user information of the URL and the client certificate belong to the
 /// origin of the image's URL: a redirect to another scheme, host or port drops all of them, and a
 /// redirect back does not bring them back.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct FetchSettings {
     /// PEM file with the only certification authorities that are trusted, instead of the system's.
     pub ca_bundle: Option<PathBuf>,
@@ -66,6 +68,27 @@ impl Default for FetchSettings {
     }
 }
 
+impl fmt::Debug for FetchSettings {
+    /// Without what is secret, which the proxy's URL can hold too.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FetchSettings")
+            .field("ca_bundle", &self.ca_bundle)
+            .field("bearer_token", &self.bearer_token)
+            .field("headers", &self.headers)
+            .field("client_identity", &self.client_identity)
+            .field("proxy", &self.proxy.as_ref().map(shown))
+            .field("connect_timeout", &self.connect_timeout)
+            .field("idle_timeout", &self.idle_timeout)
+            .field("total_deadline", &self.total_deadline)
+            .field("retries", &self.retries)
+            .field("backoff_min", &self.backoff_min)
+            .field("backoff_max", &self.backoff_max)
+            .field("rate_limit", &self.rate_limit)
+            .field("window_limit", &self.window_limit)
+            .finish()
+    }
+}
+
 /// What is known of the image beforehand and has to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Expectation {
@@ -82,5 +105,26 @@ impl Expectation {
     #[must_use]
     pub fn is_bound(&self) -> bool {
         self.checksum.is_some() || self.expanded_checksum.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_output_of_settings_holds_no_secret() {
+        let settings = FetchSettings {
+            bearer_token: Some(Secret::new("hunter2")),
+            headers: vec![("X-Api-Key".to_owned(), Secret::new("hunter2"))],
+            proxy: Some(Url::parse("http://me:hunter2@proxy:3128/").unwrap()),
+            ..Default::default()
+        };
+        let text = format!("{settings:?}");
+        assert!(
+            text.contains("X-Api-Key") && text.contains("proxy:3128"),
+            "{text}"
+        );
+        assert!(!text.contains("hunter2"), "{text}");
     }
 }

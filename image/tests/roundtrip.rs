@@ -15,7 +15,8 @@ use std::os::fd::OwnedFd;
 use proptest::prelude::{Just, Strategy, any, prop_oneof, proptest};
 use proptest::test_runner::Config;
 use slotd_image::{
-    Cancel, Expectation, FetchSettings, ImageSource, Matched, WriteTarget, verify_existing,
+    Cancel, Event, Expectation, FetchSettings, Format, ImageSource, Matched, WriteTarget,
+    verify_existing,
 };
 use support::medium::{Fault, TestMedium};
 use support::{MIB, expecting, flash, flash_file, frame, image, old_slot, sha256, target};
@@ -171,4 +172,45 @@ fn a_pipe_that_breaks_off_is_not_tried_again() {
             .iter()
             .any(|event| matches!(event, slotd_image::Event::Retrying { .. }))
     );
+}
+
+#[test]
+fn events_tell_what_was_opened_how_far_it_is_and_the_result() {
+    let content = image(5 * MIB);
+    let published = frame(&content, true);
+    let packed = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(packed.path(), &published).unwrap();
+    let file = old_slot(8 * MIB);
+    let (outcome, events) = flash(
+        ImageSource::File(packed.path().to_owned()),
+        &mut target(file.path()),
+        &FetchSettings::default(),
+        &expecting(&published),
+    );
+    let report = outcome.unwrap();
+    let size = content.len() as u64;
+    match &events[0] {
+        Event::Opened(opened) => {
+            assert_eq!(opened.format, Format::Zstd);
+            assert_eq!(opened.published_total, Some(published.len() as u64));
+            assert_eq!(opened.expanded_total, Some(size));
+        }
+        other => panic!("{other:?}"),
+    }
+    let [.., Event::Progress(last), Event::Verified(told)] = events.as_slice() else {
+        panic!("{events:?}")
+    };
+    assert_eq!(
+        (last.written, last.verified, last.fraction()),
+        (size, size, Some(1.0))
+    );
+    assert_eq!(last.published, published.len() as u64);
+    assert_eq!(*told, report);
+    // At most four a second and one at the end.
+    let told = events
+        .iter()
+        .filter(|event| matches!(event, Event::Progress(_)))
+        .count();
+    let most = report.elapsed.as_millis() / 250 + 1;
+    assert!(told as u128 <= most, "{told} in {:?}", report.elapsed);
 }

@@ -138,4 +138,26 @@ mod tests {
         assert!(describe(&disk).contains("whole disk"));
         assert!(describe(&[0xff, 0xfe, 0x00]).contains("ff fe 00"));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_content_makes_the_probes_panic(
+            bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..3000),
+            magic in proptest::sample::select(vec![
+                &b"hsqs"[..], b"XFSB", b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18", b"",
+            ]),
+            chunk in 1usize..100,
+        ) {
+            let mut head = [magic, &bytes].concat();
+            if head.len() > 1082 {
+                head[1080..1082].copy_from_slice(&[0x53, 0xef]);
+            }
+            let _ = Filesystem::probe(&head);
+            proptest::prop_assert!(!describe(&head).is_empty());
+            let mut probe = FrameProbe::default();
+            for chunk in head.chunks(chunk) {
+                probe.feed(chunk);
+            }
+        }
+    }
 }
