@@ -159,8 +159,9 @@ pub(super) fn sentence(status: &UpgradeStatus) -> String {
         (phase, _) => phase.to_owned(),
     };
     match &status.message {
-        Some(message) => format!("{words}; {message}"),
-        None => words,
+        // What the words say already is not said twice.
+        Some(message) if !words.to_lowercase().contains(message) => format!("{words}; {message}"),
+        _ => words,
     }
 }
 
@@ -214,6 +215,8 @@ mod tests {
             "Completed: 2.0 runs from slot B"
         );
         let mut waiting = at("Activating", "reboot");
+        waiting.message = Some("rebooting".to_owned());
+        assert_eq!(sentence(&waiting), "Rebooting into slot B");
         waiting.message = Some("the reboot is inhibited".to_owned());
         assert_eq!(
             sentence(&waiting),
