@@ -20,7 +20,9 @@ pub use handle::{AgentHandle, Listener};
 pub use host::{Host, Loaded, Trouble, World};
 pub use lock::{ChangeLock, LockError};
 pub use machine::Machine;
-pub use node::{FetchSettingsSource, NodeHost, NodeSettings, OpenBackend, Plan, PlanStep};
+pub use node::{
+    FetchSettingsSource, LookInto, NodeHost, NodeSettings, OpenBackend, Plan, PlanStep,
+};
 pub use request::{InstallRequest, UpgradeId};
 pub use run_files::{BootVerdict, RUN_DIRECTORY, RunFiles};
 pub use state::read_history;

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use slotd_bootctl::{
-    Backend, BootOptions, EspSetting, InvalidatedSlot, SlotName, SlotSettings, SlotTable, System,
-    SystemdBoot, VerifiedSlot,
+    Backend, BootOptions, EspSetting, InspectSettings, InvalidatedSlot, Partition, SlotName,
+    SlotSettings, SlotTable, SlotView, System, SystemdBoot, VerifiedSlot, inspect,
 };
 use slotd_engine::{
     Ended, ErrorKind, Failure, Image, ImageRequest, Limits, Record, Slot, StagedSlot, Upgrade,
@@ -41,6 +41,10 @@ pub type FetchSettingsSource = Box<dyn Fn() -> Result<FetchSettings, Failure> + 
 pub type OpenBackend =
     Box<dyn Fn(&System, &SlotTable) -> slotd_bootctl::Result<Box<dyn Backend>> + Send + Sync>;
 
+/// Looks into a written slot.
+pub type LookInto =
+    Box<dyn Fn(&Partition, &InspectSettings) -> slotd_bootctl::Result<SlotView> + Send + Sync>;
+
 /// What the node's host has to know.
 pub struct NodeSettings {
     /// Where kernel files are.
@@ -49,6 +53,8 @@ pub struct NodeSettings {
     pub slots: SlotSettings,
     /// How the boot loader is opened.
     pub backend: OpenBackend,
+    /// How a written slot is looked into.
+    pub look: LookInto,
     /// What must outlive a slot.
     pub state_directory: PathBuf,
     /// What ends with the boot.
@@ -82,6 +88,7 @@ impl NodeSettings {
                 let backend = SystemdBoot::open(system, table, &esp)?;
                 Ok(Box::new(backend))
             }),
+            look: Box::new(inspect),
             state_directory: PathBuf::from("/var/lib/slotd"),
             run: RunFiles::default(),
             version_key: String::from("IMAGE_VERSION"),
@@ -171,17 +178,12 @@ impl NodeHost {
     }
 
     fn boot_options(&self) -> Result<BootOptions, Failure> {
-        let path = self.settings.system.path("/etc/machine-id");
-        let machine_id = std::fs::read_to_string(&path).map_err(|error| {
-            Failure::new(
-                ErrorKind::Configuration,
-                format!("cannot read {}: {error}", path.display()),
-            )
-        })?;
+        let machine_id = slotd_bootctl::machine_id(&self.settings.system)
+            .map_err(|error| boot_failure(&error))?;
         Ok(BootOptions {
             tries: self.settings.tries,
             extra: self.settings.boot_options.clone(),
-            machine_id: machine_id.trim().to_owned(),
+            machine_id,
             trial_deadline_seconds: self.settings.deadline.as_secs(),
             panic_seconds: self.settings.panic_seconds,
         })

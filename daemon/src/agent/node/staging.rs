@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use nix::libc;
 use slotd_bootctl::{
     AgentPresence, Architecture, Backend, ImageFacts, InspectSettings, LoaderState, Partition,
-    PreflightRequest, ReadBack, SlotTable, StagedImage, inspect,
+    PreflightRequest, ReadBack, SlotTable, StagedImage,
 };
 use slotd_engine::{Digest, ErrorKind, Failure, Image, ImageRequest, Slot, StagedSlot, Upgrade};
 use slotd_image::{Cancel, Event, ImageSource, OpenedImage, Progress, WriteReport, WriteTarget};
@@ -170,7 +170,7 @@ impl NodeHost {
         let settings = InspectSettings {
             version_key: self.settings.version_key.clone(),
         };
-        let view = inspect(table.get(convert::name(slot)), &settings)
+        let view = (self.settings.look)(table.get(convert::name(slot)), &settings)
             .map_err(|error| convert::boot_failure(&error))?;
         let loader = backend
             .state()
@@ -243,7 +243,7 @@ fn device_trouble(host: &NodeHost, partition: &Partition) -> Option<Failure> {
     let disk = host
         .settings
         .system
-        .sys(format!("block/{}/ro", partition.disk));
+        .sys(format!("class/block/{}/ro", partition.disk));
     if std::fs::read_to_string(disk).is_ok_and(|text| text.trim() == "1") {
         let reason = format!("disk {} of {} is read-only", partition.disk, node.display());
         return Some(Failure::new(ErrorKind::Unsafe, reason));

@@ -1,0 +1,470 @@
+//! The agent with its real host, boot loader backend and image writer, on a node of plain files: whole
+//! upgrades with their boots, judged by the entries that the boot loader would read.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use slotd::agent::{
+    AgentHandle, BootVerdict, InstallRequest, Machine, NodeHost, NodeSettings, RunFiles,
+    read_history,
+};
+use slotd::status::{HistoryEntry, SlotStatus, StatusDocument};
+use slotd_bootctl::fixture::FixtureNode;
+use slotd_bootctl::{EspSetting, SlotName, SlotView};
+use slotd_engine::{Failure, Verdict};
+use slotd_image::{Cancel, FetchSettings, ImageSource};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// What the machine was asked for, and what its checks say.
+#[derive(Default)]
+struct Recorder {
+    reboots: Mutex<Vec<bool>>,
+    verdict: Mutex<Option<Verdict>>,
+    reloads: Mutex<u32>,
+}
+
+impl Machine for Recorder {
+    fn run_checks(&self, _deadline: Instant, _cancel: &Cancel) -> Verdict {
+        self.verdict
+            .lock()
+            .unwrap()
+            .clone()
+            .unwrap_or(Verdict::Healthy)
+    }
+
+    fn reboot(&self, forced: bool) -> Result<(), Failure> {
+        self.reboots.lock().unwrap().push(forced);
+        Ok(())
+    }
+
+    fn reload_units(&self) -> Result<(), Failure> {
+        *self.reloads.lock().unwrap() += 1;
+        Ok(())
+    }
+}
+
+struct Lab {
+    root: tempfile::TempDir,
+    node: FixtureNode,
+    machine: Arc<Recorder>,
+    boot: u32,
+    /// Reboots that were carried out.
+    reboots: usize,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let node = FixtureNode::create(root.path()).unwrap();
+        let mut lab = Self {
+            root,
+            node,
+            machine: Arc::default(),
+            boot: 0,
+            reboots: 0,
+        };
+        write(&lab.path("etc/machine-id"), FixtureNode::MACHINE_ID);
+        write(
+            &lab.path("etc/os-release"),
+            "ID=debian\nIMAGE_VERSION=1.0.0\nVERSION_ID=12\n",
+        );
+        write(&lab.path("proc/sys/kernel/panic"), "10\n");
+        lab.new_boot();
+        lab.image_tree("2.0.0", true);
+        lab
+    }
+
+    fn path(&self, relative: &str) -> PathBuf {
+        self.root.path().join(relative)
+    }
+
+    fn new_boot(&mut self) {
+        self.boot += 1;
+        write(
+            &self.path("proc/sys/kernel/random/boot_id"),
+            &format!("boot-{}\n", self.boot),
+        );
+        write(&self.path("proc/uptime"), "30.25 55.00\n");
+        let _ = fs::remove_dir_all(self.path("run/slotd"));
+    }
+
+    /// What the look into the slot will find.
+    fn image_tree(&self, version: &str, agent: bool) {
+        let tree = self.path("image");
+        let _ = fs::remove_dir_all(&tree);
+        let release = format!("ID=debian\nIMAGE_VERSION={version}\n");
+        write(&tree.join("usr/lib/os-release"), &release);
+        write(
+            &tree.join("usr/lib/modules/6.1.0/vmlinuz"),
+            "kernel of the image",
+        );
+        // The test's own program says which machine it is for.
+        let program = fs::read("/proc/self/exe").unwrap();
+        for name in ["usr/lib/systemd/systemd", "usr/bin/slotd"] {
+            if agent || !name.ends_with("slotd") {
+                place(&tree.join(name), &program[..4096], 0o755);
+            }
+        }
+        if agent {
+            let units = tree.join("usr/lib/systemd/system");
+            for unit in [
+                "slotd.service",
+                "slotd-health.service",
+                "slotd-confirm.service",
+            ] {
+                write(&units.join(unit), "[Unit]\n");
+            }
+            for (folder, unit) in [
+                ("multi-user.target.wants", "slotd.service"),
+                ("multi-user.target.wants", "slotd-confirm.service"),
+                ("boot-complete.target.requires", "slotd-health.service"),
+            ] {
+                let link = tree.join("etc/systemd/system").join(folder).join(unit);
+                fs::create_dir_all(link.parent().unwrap()).unwrap();
+                let to = Path::new("/usr/lib/systemd/system").join(unit);
+                std::os::unix::fs::symlink(to, link).unwrap();
+            }
+            let generator = tree.join("usr/lib/systemd/system-generators/slotd-boot-generator");
+            place(&generator, &program[..4096], 0o755);
+        }
+    }
+
+    /// A raw image: an ext4 superblock's magic, and bytes that are easy to recognise.
+    fn image_file(&self, fill: u8) -> PathBuf {
+        let mut bytes = vec![fill; 2 << 20];
+        bytes[1024..2048].fill(0);
+        // s_magic at 56 of the superblock; sizes that fit the file.
+        bytes[1024 + 56..1024 + 58].copy_from_slice(&[0x53, 0xef]);
+        bytes[1024 + 4..1024 + 8].copy_from_slice(&512_u32.to_le_bytes());
+        bytes[1024 + 24..1024 + 28].copy_from_slice(&2_u32.to_le_bytes());
+        let path = self.path(&format!("image-{fill}.img"));
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn host(&self) -> NodeHost {
+        let esp = EspSetting::Path(self.node.esp());
+        let tree = self.path("image");
+        let settings = NodeSettings {
+            system: self.node.system(),
+            state_directory: self.path("data/slotd"),
+            run: RunFiles::at(self.path("run/slotd")),
+            look: Box::new(move |_, settings| SlotView::of_tree(&tree, settings)),
+            ..NodeSettings::new(esp, Box::new(|| Ok(FetchSettings::default())))
+        };
+        NodeHost::new(settings, Arc::clone(&self.machine) as Arc<dyn Machine>)
+    }
+
+    fn agent(&self) -> AgentHandle {
+        let agent = AgentHandle::start(Arc::new(self.host())).unwrap();
+        assert!(agent.wait_until_ready(SOON));
+        agent
+    }
+
+    fn request(&self, fill: u8) -> InstallRequest {
+        InstallRequest::new(ImageSource::File(self.image_file(fill)))
+    }
+
+    /// The machine goes down and comes up as the loader decides.
+    fn reboot(&mut self, agent: AgentHandle) -> SlotName {
+        if agent.upgrade().step == "reboot" {
+            let deadline = Instant::now() + SOON;
+            while self.machine.reboots.lock().unwrap().len() < self.reboots + 1 {
+                assert!(Instant::now() < deadline, "it never reboots");
+                std::thread::yield_now();
+            }
+        }
+        assert!(agent.shutdown(SOON));
+        self.reboots = self.machine.reboots.lock().unwrap().len();
+        self.new_boot();
+        self.node
+            .power_cycle()
+            .unwrap()
+            .expect("a slot was started")
+    }
+
+    fn entries(&self) -> Vec<String> {
+        self.node.entries().unwrap()
+    }
+
+    fn slot_bytes(&self, device: &str) -> Vec<u8> {
+        fs::read(self.path("dev").join(device)).unwrap()
+    }
+
+    fn history(&self) -> Vec<HistoryEntry> {
+        read_history(&self.path("data/slotd")).unwrap()
+    }
+
+    /// Waits until an upgrade is in the history.
+    fn reported(&self) {
+        let deadline = Instant::now() + SOON;
+        while self.history().is_empty() {
+            assert!(Instant::now() < deadline, "nothing is reported");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Installs and waits for the reboot that follows.
+    fn install(&self, fill: u8) -> AgentHandle {
+        let agent = self.agent();
+        agent.install(self.request(fill)).unwrap();
+        assert!(agent.wait_for(SOON, |upgrade| {
+            upgrade.step == "reboot" || upgrade.phase == "Failed"
+        }));
+        let status = agent.upgrade();
+        assert_eq!(status.phase, "Activating", "{:?}", status.failure);
+        agent
+    }
+}
+
+fn write(path: &Path, text: &str) {
+    place(path, text.as_bytes(), 0o644);
+}
+
+fn place(path: &Path, bytes: &[u8], mode: u32) {
+    use std::os::unix::fs::PermissionsExt;
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn slot(status: &StatusDocument, index: usize) -> &SlotStatus {
+    &status.slots[index]
+}
+
+#[test]
+fn a_fresh_node_shows_its_slots_and_loader() {
+    let lab = Lab::new();
+    let agent = lab.agent();
+    let status = agent.status();
+    assert_eq!((status.version, status.slots.len()), (1, 2));
+    assert_eq!(slot(&status, 0).state, "good");
+    assert!(slot(&status, 0).booted);
+    assert_eq!(slot(&status, 0).version.as_deref(), Some("1.0.0"));
+    assert_eq!(slot(&status, 1).state, "empty");
+    let loader = status.loader.as_ref().unwrap();
+    assert_eq!(
+        (loader.backend.as_str(), loader.counting.as_str()),
+        ("systemd-boot", "active")
+    );
+    assert!(status.conditions.is_empty(), "{:?}", status.conditions);
+    let json = serde_json::to_value(&status).unwrap();
+    assert_eq!(
+        json["slots"][1]["device"],
+        lab.path("dev/vda3").to_str().unwrap()
+    );
+    assert_eq!(json["upgrade"]["phase"], "Idle");
+    assert!(agent.shutdown(SOON));
+}
+
+#[test]
+fn a_healthy_image_is_tried_confirmed_and_kept() {
+    let mut lab = Lab::new();
+    let before = lab.slot_bytes("vda2");
+    let agent = lab.install(0x5a);
+    assert_eq!(lab.entries(), ["slotd-a.conf", "slotd-b+3.conf"]);
+    let written = lab.slot_bytes("vda3");
+    assert_eq!(written[4 << 10], 0x5a);
+    assert_eq!(
+        lab.slot_bytes("vda2"),
+        before,
+        "the booted slot was touched"
+    );
+    assert_eq!(lab.reboot(agent), SlotName::B);
+
+    let agent = lab.agent();
+    let run = RunFiles::at(lab.path("run/slotd"));
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.step == "awaitBootComplete"));
+    assert_eq!(run.read_verdict().unwrap(), Some(BootVerdict::Healthy));
+    assert_eq!(lab.entries(), ["slotd-a.conf", "slotd-b+2-1.conf"]);
+    assert_eq!(slot(&agent.status(), 1).state, "trial");
+    run.announce_boot_complete().unwrap();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "Completed"));
+    assert_eq!(lab.entries(), ["slotd-a.conf", "slotd-b.conf"]);
+    let deadline = Instant::now() + SOON;
+    while !run.proven().exists() || lab.history().is_empty() {
+        assert!(Instant::now() < deadline, "never settled");
+        std::thread::yield_now();
+    }
+    let entry = &lab.history()[0];
+    assert_eq!(
+        (entry.result.as_str(), entry.version.as_deref()),
+        ("Completed", Some("2.0.0"))
+    );
+    assert_eq!(*lab.machine.reboots.lock().unwrap(), [false]);
+    for _ in 0..5 {
+        assert_eq!(lab.reboot(lab.agent()), SlotName::B);
+    }
+    assert!(agent.shutdown(SOON));
+}
+
+#[test]
+fn a_failing_check_ends_on_the_old_slot_with_its_output() {
+    let mut lab = Lab::new();
+    let agent = lab.install(0x11);
+    assert_eq!(lab.reboot(agent), SlotName::B);
+    *lab.machine.verdict.lock().unwrap() = Some(Verdict::Unhealthy {
+        check: "required.d/50-web".to_owned(),
+        output: "connection refused".to_owned(),
+    });
+    let agent = lab.agent();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.step == "reboot"));
+    assert_eq!(lab.entries(), ["slotd-a.conf", "slotd-b+0-1.conf"]);
+    assert_eq!(lab.reboot(agent), SlotName::A);
+    assert_eq!(*lab.machine.reboots.lock().unwrap(), [false, true]);
+    let agent = lab.agent();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "RolledBack"));
+    let failure = agent.status().last_result.unwrap().failure.unwrap();
+    assert_eq!(failure.check.as_deref(), Some("required.d/50-web"));
+    assert_eq!(failure.output.as_deref(), Some("connection refused"));
+    lab.reported();
+    assert!(agent.shutdown(SOON));
+    assert_eq!(lab.history()[0].result, "RolledBack");
+    for _ in 0..5 {
+        assert_eq!(lab.reboot(lab.agent()), SlotName::A);
+    }
+}
+
+#[test]
+fn an_image_that_never_comes_up_is_given_up_by_the_loader() {
+    let mut lab = Lab::new();
+    let agent = lab.install(0x22);
+    assert_eq!(lab.reboot(agent), SlotName::B);
+    lab.node.power_cycle().unwrap();
+    lab.node.power_cycle().unwrap();
+    lab.new_boot();
+    assert_eq!(lab.node.power_cycle().unwrap(), Some(SlotName::A));
+    let agent = lab.agent();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "RolledBack"));
+    let reason = agent.upgrade().failure.unwrap().reason;
+    assert!(reason.contains("gave slot B up after 3 tries"), "{reason}");
+    assert!(agent.shutdown(SOON));
+}
+
+#[test]
+fn a_refused_image_leaves_no_entry_and_no_marker() {
+    let lab = Lab::new();
+    for (version, agent_inside, expected) in [
+        ("2.0.0", false, "the program slotd"),
+        ("0.9.0", true, "older than the running 1.0.0"),
+    ] {
+        lab.image_tree(version, agent_inside);
+        let agent = lab.agent();
+        let id = agent.install(lab.request(0x33)).unwrap();
+        assert!(agent.wait_for(SOON, |upgrade| {
+            upgrade.id == Some(id) && upgrade.phase == "Failed"
+        }));
+        let failure = agent.upgrade().failure.unwrap();
+        assert!(failure.reason.contains(expected), "{}", failure.reason);
+        assert_eq!(lab.entries(), ["slotd-a.conf"]);
+        assert!(!lab.node.esp().join("slotd/b/image.json").exists());
+        assert_eq!(agent.activate().unwrap_err().kind().name(), "Reject");
+        assert!(agent.shutdown(SOON));
+    }
+    assert!(lab.machine.reboots.lock().unwrap().is_empty());
+}
+
+#[test]
+fn what_can_be_refused_early_is_refused_before_the_slot_is_touched() {
+    let lab = Lab::new();
+    let before = lab.slot_bytes("vda3");
+    let agent = lab.agent();
+    let mut same = lab.request(0x44);
+    same.version = Some("1.0.0".to_owned());
+    let mut wide = lab.request(0x44);
+    wide.size = Some(1 << 40);
+    let missing = InstallRequest::new(ImageSource::File("/nonexistent/image".into()));
+    for (request, expected) in [
+        (same, "runs already"),
+        (wide, "bytes of the slot"),
+        (missing, "/nonexistent/image"),
+    ] {
+        let id = agent.install(request).unwrap();
+        assert!(agent.wait_for(SOON, |upgrade| {
+            upgrade.id == Some(id) && upgrade.phase == "Failed"
+        }));
+        let reason = agent.upgrade().failure.unwrap().reason;
+        assert!(reason.contains(expected), "{reason}");
+    }
+    assert!(agent.shutdown(SOON));
+    assert_eq!(lab.slot_bytes("vda3"), before);
+}
+
+#[test]
+fn a_plan_names_every_change_and_changes_nothing() {
+    let lab = Lab::new();
+    let before = (lab.slot_bytes("vda3"), lab.entries());
+    let plan = lab.host().plan(lab.request(0x55)).unwrap();
+    assert!(plan.refusals.is_empty(), "{:?}", plan.refusals);
+    let text: Vec<String> = plan
+        .steps
+        .iter()
+        .map(|step| format!("{} {}", step.target, step.change))
+        .collect();
+    let text = text.join("\n");
+    for part in [
+        "vda3",
+        "2097152 bytes",
+        "image.json",
+        "slotd-b+3.conf",
+        "state.json",
+        "history",
+    ] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+    assert_eq!((lab.slot_bytes("vda3"), lab.entries()), before);
+    assert!(!lab.path("data/slotd/state.json").exists());
+}
+
+#[test]
+fn a_proven_boot_loses_its_panic_option_unless_somebody_set_another() {
+    for (cmdline, set, after) in [
+        ("root=x panic=10", "10\n", "0"),
+        ("root=x panic=10", "60\n", "60"),
+        ("root=x", "5\n", "5"),
+    ] {
+        let lab = Lab::new();
+        lab.node
+            .set_command_line(&format!("{cmdline} slotd.slot=a"))
+            .unwrap();
+        write(&lab.path("proc/sys/kernel/panic"), set);
+        let agent = lab.agent();
+        let proven = lab.path("run/slotd/proven");
+        let panic = lab.path("proc/sys/kernel/panic");
+        let deadline = Instant::now() + SOON;
+        while !proven.exists() || fs::read_to_string(&panic).unwrap().trim() != after {
+            assert!(Instant::now() < deadline, "{cmdline} {set}");
+            std::thread::yield_now();
+        }
+        assert!(agent.shutdown(SOON));
+        assert_eq!(
+            *lab.machine.reloads.lock().unwrap(),
+            0,
+            "no trial, no drop-ins"
+        );
+    }
+}
+
+#[test]
+fn a_node_without_slots_says_why_and_refuses_to_install() {
+    let lab = Lab::new();
+    fs::remove_dir_all(lab.path("sys/class/block")).unwrap();
+    let agent = lab.agent();
+    let status = agent.status();
+    assert_eq!(status.conditions[0].kind, "SlotsUnreadable");
+    agent.install(lab.request(0x66)).unwrap();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "Failed"));
+    let failure = agent.upgrade().failure.unwrap();
+    assert_eq!(failure.reason, status.conditions[0].message);
+    assert!(agent.shutdown(SOON));
+}
