@@ -214,3 +214,37 @@ fn events_tell_what_was_opened_how_far_it_is_and_the_result() {
     let most = report.elapsed.as_millis() / 250 + 1;
     assert!(told as u128 <= most, "{told} in {:?}", report.elapsed);
 }
+
+/// Writes `published`, which expands to `content`, and returns what the medium holds.
+fn held_after(published: &[u8], content: &[u8]) -> Vec<u8> {
+    let medium = TestMedium::new(16 * MIB, |_, _| Fault::None);
+    let mut target = WriteTarget::from_medium(std::sync::Arc::clone(&medium));
+    flash_file(published, &mut target, &expecting(content)).unwrap();
+    medium.content()
+}
+
+#[test]
+fn a_last_block_that_spans_two_buffers_arrives() {
+    // Blocks are of 128 KiB: a short frame in front moves them off the buffers' bounds. Without a
+    // checksum at the end, the decoder can have all input before all its output found room.
+    let content = content(&[(MIB - 1000, Some(0x55))]);
+    let published = [
+        frame(&content[..5000], false),
+        frame(&content[5000..], false),
+    ]
+    .concat();
+    assert!(held_after(&published, &content)[..content.len()] == content);
+}
+
+#[test]
+fn the_last_block_is_filled_up_with_zeros_and_not_with_what_a_buffer_held_before() {
+    let content = content(&[(12 * MIB - 2048 + 700, Some(0x55))]);
+    let held = held_after(&frame(&content, true), &content);
+    assert!(held[..content.len()] == content);
+    assert!(
+        held[content.len()..12 * MIB + 1024]
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+    assert_eq!(held[12 * MIB + 1024], 0xAA);
+}
