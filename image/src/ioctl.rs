@@ -1,4 +1,4 @@
-//! The one request to a block device that no safe library offers.
+//! The two requests to a block device that no safe library offers.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,6 +10,26 @@ nix::ioctl_write_ptr_bad!(
     nix::request_code_none!(0x12, 127),
     [u64; 2]
 );
+
+nix::ioctl_read_bad!(
+    /// `BLKROGET` of `linux/fs.h`: `_IO(0x12, 94)` with a pointer to where the answer goes.
+    blkroget,
+    nix::request_code_none!(0x12, 94),
+    i32
+);
+
+/// Whether the kernel lets nobody write to this block device, whatever it was opened for.
+///
+/// # Errors
+///
+/// What the system says.
+pub(crate) fn is_read_only(device: impl AsFd) -> io::Result<bool> {
+    let mut answer = 0i32;
+    // SAFETY: the request writes one int behind the pointer, which `answer` holds during the call.
+    // The descriptor is open while it is borrowed.
+    unsafe { blkroget(device.as_fd().as_raw_fd(), &raw mut answer) }.map_err(io::Error::from)?;
+    Ok(answer != 0)
+}
 
 /// Makes `length` bytes at `offset` read as zero. Both are multiples of the logical block.
 ///

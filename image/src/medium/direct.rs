@@ -47,6 +47,9 @@ impl DirectMedium {
         if writable && flags & OFlags::ACCMODE != OFlags::RDWR {
             return Err(refuse("it is not open for reading and writing", None));
         }
+        if writable && block_device && ioctl::is_read_only(&file).map_err(unknown)? {
+            return Err(refuse("the device is read-only", None));
+        }
         let mut direct = flags.contains(OFlags::DIRECT);
         if block_device && !direct {
             fs::fcntl_setfl(&file, flags | OFlags::DIRECT)
