@@ -235,6 +235,19 @@ impl Node {
         Ok(())
     }
 
+    /// Waits until so many bytes of slot B are there, seen from outside.
+    pub fn wait_until_written(&self, bytes: u64) -> Result<()> {
+        let deadline = Instant::now() + self.machine.patience(60);
+        while self.machine.slot_bytes_used('b')? < bytes {
+            ensure!(
+                Instant::now() < deadline,
+                "nothing is being written to slot B"
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
     /// Writes a text to a file of the guest.
     pub fn write_file(&mut self, path: &str, text: &str) -> Result<()> {
         self.machine

@@ -1,8 +1,11 @@
 //! All tests that are more than a crate's own.
 
+mod bad_nodes;
+mod bad_sources;
 mod loops;
 mod power_cuts;
 mod reference_disk;
+mod refusals;
 mod upgrades;
 
 use crate::runner::{Set, Test, Tier};
@@ -14,6 +17,9 @@ pub fn all() -> Vec<Test> {
     tests.extend(reference_disk::tests());
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());
+    tests.extend(refusals::tests());
+    tests.extend(bad_sources::tests());
+    tests.extend(bad_nodes::tests());
     tests.sort_by_key(|test| test.tier);
     tests
 }

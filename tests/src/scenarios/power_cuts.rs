@@ -48,7 +48,7 @@ fn while_writing(lab: &Lab) -> Result<()> {
     let url = node.server.guest_url("/stall");
     node.machine
         .start(&format!("slotd install {url} --checksum {}", v2.checksum))?;
-    wait_until_written(&node, 64 << 20)?;
+    node.wait_until_written(64 << 20)?;
     node.machine.power_cut();
     ensure!(
         node.machine.slot_digest('a')? == before,
@@ -82,21 +82,6 @@ fn while_writing(lab: &Lab) -> Result<()> {
         "ended in {boot:?}\n{printed}"
     );
     Ok(())
-}
-
-/// Waits until so many bytes of slot B are there, seen from outside.
-fn wait_until_written(node: &Node, bytes: u64) -> Result<()> {
-    let deadline = std::time::Instant::now() + node.machine.patience(60);
-    loop {
-        if node.machine.slot_bytes_used('b')? >= bytes {
-            return Ok(());
-        }
-        ensure!(
-            std::time::Instant::now() < deadline,
-            "nothing is being written to slot B"
-        );
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
 }
 
 fn after_staging(lab: &Lab) -> Result<()> {
