@@ -409,3 +409,39 @@ fn a_writer_that_answers_without_an_image_is_not_believed() {
     assert_eq!(written.record.at, Point::PrepareBoot);
     assert_eq!(written.record.upgrade.unwrap().image, Some(image));
 }
+
+#[test]
+fn giving_a_trial_up_from_the_old_slot_never_reboots_even_when_the_loader_cannot_be_read() {
+    let mut seen = world(Slot::A, TRIAL, 3);
+    seen.loader = None;
+    let after = next(&record(Point::GiveUp), &seen, Some(&Outcome::Done));
+    assert_eq!(after.record.at, Point::GiveUp);
+    assert!(
+        matches!(after.command, Command::Wait { .. }),
+        "{:?}",
+        after.command
+    );
+}
+
+#[test]
+fn what_changes_a_slot_or_the_next_boot_needs_the_record_and_what_proves_or_leaves_a_trial_does_not()
+ {
+    for needs in [
+        Command::Invalidate { slot: Slot::B },
+        Command::Write { slot: Slot::B },
+        Command::PrepareBoot { slot: Slot::B },
+        Command::Select { slot: Slot::B },
+        Command::Reboot { forced: false },
+    ] {
+        assert!(needs.needs_record(), "{needs:?}");
+    }
+    for free in [
+        Command::RunChecks { deadline: 600 },
+        Command::MarkGood { slot: Slot::B },
+        Command::MarkBad { slot: Slot::B },
+        Command::Reboot { forced: true },
+        Command::Settle,
+    ] {
+        assert!(!free.needs_record(), "{free:?}");
+    }
+}
