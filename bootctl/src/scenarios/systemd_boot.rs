@@ -22,13 +22,13 @@ fn an_entry_binds_kernel_and_root_and_keeps_the_images_options() {
     let machine = OnDisk::new();
     let verified = machine.stage(B);
     let mut options = options();
-    options.extra = "loglevel=3 slotd.slot=a".to_owned();
+    options.extra = "loglevel=3 slotd.slot=a slotd.tries=9".to_owned();
     machine.backend().arm(&verified, 3, &options).unwrap();
     assert_eq!(
         machine.node.entries().unwrap(),
         ["slotd-a.conf", "slotd-b+3.conf"]
     );
-    // The image's own root= and the configuration's slotd.slot= are not slotd's word.
+    // The image's own root= and the configuration's slotd.slot= and slotd.tries= are not slotd's word.
     assert_eq!(
         fs::read_to_string(entry_path(&machine, "slotd-b+3.conf")).unwrap(),
         "title Debian 12 (slot B)\n\
@@ -39,7 +39,7 @@ fn an_entry_binds_kernel_and_root_and_keeps_the_images_options() {
          initrd /slotd/b/initrd\n\
          options root=PARTUUID=00000000-0000-0000-0000-00000000a003 ro \
          systemd.machine_id=0123456789abcdef0123456789abcdef panic=10 slotd.slot=b \
-         slotd.trial_deadline=600 console=ttyS0 quiet loglevel=3\n"
+         slotd.trial_deadline=600 slotd.tries=3 console=ttyS0 quiet loglevel=3\n"
     );
     let esp = machine.node.esp();
     assert_eq!(

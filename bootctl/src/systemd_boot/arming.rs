@@ -11,10 +11,11 @@ use crate::error::{Error, Result};
 use crate::slot::SlotName;
 
 /// Kernel options that are slotd's to set: the image's and the configuration's are left out.
-pub(crate) const RESERVED_OPTIONS: [&str; 5] = [
+pub(crate) const RESERVED_OPTIONS: [&str; 6] = [
     "root=",
     "slotd.slot=",
     "slotd.trial_deadline=",
+    "slotd.tries=",
     "systemd.machine_id=",
     "panic=",
 ];
@@ -160,6 +161,8 @@ fn entry_text(
         format!("panic={}", options.panic_seconds),
         format!("slotd.slot={}", slot.lower()),
         format!("slotd.trial_deadline={}", options.trial_deadline_seconds),
+        // Tells a spent entry, which the loader starts as its last resort, from a trial.
+        format!("slotd.tries={}", options.tries),
     ];
     words.extend(unreserved(boot.cmdline.as_deref().unwrap_or_default()));
     words.extend(unreserved(&options.extra));
