@@ -51,4 +51,4 @@ pub use open::{OpenedImage, open};
 pub use secret::Secret;
 pub use settings::{DEFAULT_WINDOW_LIMIT, Expectation, FetchSettings};
 pub use source::ImageSource;
-pub use write::{Matched, WriteReport, write};
+pub use write::{Matched, WriteReport, clear_head, write};

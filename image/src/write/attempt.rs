@@ -111,7 +111,7 @@ fn transfer(
     let stop = cancel.child();
     let first = FirstError::new(stop.clone());
     let writer = Writer::new(medium, &stop, meter);
-    writer.clear_head()?;
+    pieces::clear_head(medium)?;
 
     let outcome = thread::scope(|scope| -> Result<Option<Transferred>> {
         let (first, stop) = (&first, &stop);

@@ -110,6 +110,16 @@ pub fn write(
     }
 }
 
+/// Zeroes the target's first MiB, so that what lies there is not taken for an image any more: for an image that
+/// was written and refused afterwards. Durable when it returns; a crash in the middle leaves some of the old.
+///
+/// # Errors
+///
+/// What the device says.
+pub fn clear_head(target: &WriteTarget) -> Result<()> {
+    pieces::clear_head(target.medium())
+}
+
 /// One attempt on its own threads, while this one tells how far it is.
 fn run_attempt(
     stream: ImageStream,

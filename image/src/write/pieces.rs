@@ -87,6 +87,17 @@ pub(super) struct Tail {
     pub(super) runs: Vec<ZeroRun>,
 }
 
+/// Zeroes the first piece. When this returns, that is durable, and nothing on the target can be taken for an
+/// image by its first blocks. A crash in the middle leaves some of the old.
+pub(super) fn clear_head(medium: &dyn Medium) -> Result<()> {
+    let zeros = AlignedBuffer::new();
+    let length = usize::try_from(medium.capacity())
+        .unwrap_or(PIECE)
+        .min(PIECE);
+    write_at(medium, zeros.bytes().get(..length).unwrap_or_default(), 0)?;
+    flush(medium, 0)
+}
+
 impl<'a> Writer<'a> {
     pub(super) fn new(medium: &'a dyn Medium, stop: &'a Cancel, meter: &'a Meter) -> Self {
         Self {
@@ -98,21 +109,6 @@ impl<'a> Writer<'a> {
             gathered: None,
             runs: Vec::new(),
         }
-    }
-
-    /// Zeroes the first piece. When this returns, that is durable, and nothing on the target can
-    /// be taken for an image by its first blocks. A crash in the middle leaves some of the old.
-    pub(super) fn clear_head(&self) -> Result<()> {
-        let zeros = AlignedBuffer::new();
-        let length = usize::try_from(self.medium.capacity())
-            .unwrap_or(PIECE)
-            .min(PIECE);
-        write_at(
-            self.medium,
-            zeros.bytes().get(..length).unwrap_or_default(),
-            0,
-        )?;
-        flush(self.medium, 0)
     }
 
     /// Writes a piece that is not the first one, or adds it to a run of zeros. What was written is
