@@ -56,9 +56,9 @@ enum Format {
 
 #[derive(Debug, clap::Args)]
 struct TestArguments {
-    /// Only tests whose name contains this
-    #[arg(long)]
-    only: Option<String>,
+    /// Only tests whose name contains this; may be given several times
+    #[arg(long, value_name = "PATTERN")]
+    only: Vec<String>,
     /// Print the names of the tests instead of running them
     #[arg(long)]
     list: bool,
@@ -107,25 +107,18 @@ fn lab_folder() -> Result<PathBuf> {
 }
 
 fn test(arguments: &TestArguments, set: Set) -> Result<bool> {
-    let wanted = |test: &Test| {
-        arguments
-            .only
-            .as_ref()
-            .is_none_or(|pattern| test.name.contains(pattern.as_str()))
+    let wanted = |name: &str| {
+        arguments.only.is_empty() || arguments.only.iter().any(|pattern| name.contains(pattern))
     };
     let (tests, only_proved): (Vec<Test>, Vec<Test>) = scenarios::all()
         .into_iter()
-        .filter(wanted)
+        .filter(|test| wanted(test.name))
         .partition(|test| set == Set::Prove || test.set == Set::Test);
-    let workspace_too = wants_workspace(arguments.only.as_deref(), &tests);
+    let workspace_too = wants_workspace(&arguments.only, &tests);
     if arguments.list {
         if workspace_too {
             for name in workspace::list()? {
-                if arguments
-                    .only
-                    .as_ref()
-                    .is_none_or(|pattern| name.contains(pattern.as_str()))
-                {
+                if wanted(&name) {
                     println!("{name}");
                 }
             }
@@ -141,11 +134,12 @@ fn test(arguments: &TestArguments, set: Set) -> Result<bool> {
     setup::ensure_packages()?;
     let mut outcomes: Vec<Outcome> = Vec::new();
     if workspace_too {
-        let filter = arguments
+        let filters: Vec<&str> = arguments
             .only
-            .as_deref()
-            .map(|only| only.trim_start_matches("workspace/"));
-        outcomes.extend(workspace::run(filter)?);
+            .iter()
+            .map(|only| only.trim_start_matches("workspace/"))
+            .collect();
+        outcomes.extend(workspace::run(&filters)?);
     }
     // Two machines of one processor do more in the same time than one of two; a single one is faster with both.
     let machines = tests
@@ -179,17 +173,14 @@ fn bench(output: Format) -> Result<bool> {
     Ok(report.missed.is_empty())
 }
 
-/// A pattern that names a scenario need not compile the workspace's tests.
-fn wants_workspace(only: Option<&str>, tests: &[Test]) -> bool {
-    match only {
-        None => true,
-        Some(pattern) => {
-            let of_a_tier = ["vm/", "loop/", "http/"]
-                .iter()
-                .any(|tier| pattern.starts_with(tier));
-            tests.is_empty() && !of_a_tier
-        }
-    }
+/// Patterns that name scenarios need not compile the workspace's tests.
+fn wants_workspace(only: &[String], tests: &[Test]) -> bool {
+    let of_a_tier = |pattern: &String| {
+        ["vm/", "loop/"]
+            .iter()
+            .any(|tier| pattern.starts_with(tier))
+    };
+    only.is_empty() || (tests.is_empty() && !only.iter().any(of_a_tier))
 }
 
 fn machine() -> Result<()> {

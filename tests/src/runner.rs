@@ -101,6 +101,23 @@ pub fn run(lab: &Lab, tests: &[Test], parallel: usize) -> Vec<Outcome> {
     for test in &others {
         record(&outcomes, run_one(lab, test));
     }
+    // What all of them need is built first, so that the first one's time is its own.
+    if machines.iter().any(|test| (test.unavailable)().is_none())
+        && let Err(error) = lab.acceleration()
+    {
+        for test in &machines {
+            let outcome = Outcome {
+                name: test.name.to_owned(),
+                result: Verdict::Failed,
+                seconds: 0.0,
+                reason: Some(format!("{error:#}")),
+            };
+            record(&outcomes, outcome);
+        }
+        return outcomes
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+    }
     let queue: Mutex<VecDeque<Test>> = Mutex::new(machines.into());
     std::thread::scope(|scope| {
         for _ in 0..parallel.max(1) {

@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail};
 use crate::artifacts::{cargo, repository};
 use crate::runner::{Outcome, Verdict};
 
-/// Runs `cargo test` over the workspace with an optional filter and prints what is not a single passed test. Each test is an outcome
+/// Runs `cargo test` over the workspace, only what contains one of the filters if there are any, and prints what is not a single passed test. Each test is an outcome
 /// of its own, named `workspace/crate::module::test`.
-pub fn run(filter: Option<&str>) -> Result<Vec<Outcome>> {
+pub fn run(filters: &[&str]) -> Result<Vec<Outcome>> {
     let mut command = Command::new(cargo());
     command
         .current_dir(repository())
@@ -24,7 +24,7 @@ pub fn run(filter: Option<&str>) -> Result<Vec<Outcome>> {
             "never",
             "--",
         ])
-        .args(filter)
+        .args(filters)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

@@ -212,7 +212,7 @@ fn rollback(lab: &Lab) -> Result<()> {
     );
     let result = node.last_result()?;
     ensure!(
-        result["kind"] == "rollback" && result["result"] == "Completed" && result["slot"] == "A",
+        result["kind"] == "rollback" && result["result"] == "RolledBack" && result["slot"] == "A",
         "the history says {result:#}"
     );
     node.power_cycles(1, 'A', V1.version())

@@ -45,7 +45,7 @@ impl Qemu {
                 .with_context(|| format!("copying {VARIABLES} to {}", variables.display()))?;
         }
         let errors = File::create(folder.join("qemu.log")).context("creating qemu.log")?;
-        let mut network = OsString::from("user,model=virtio-net-pci");
+        let mut network = OsString::from("user,id=network");
         for (host, guest) in hardware.forwards {
             network.push(format!(",hostfwd=tcp:127.0.0.1:{host}-:{guest}"));
         }
@@ -68,8 +68,10 @@ impl Qemu {
                 &hardware.memory.to_string(),
             ])
             .args(["-monitor", "none", "-device", "virtio-rng-pci"])
-            .arg("-nic")
+            .arg("-netdev")
             .arg(network)
+            // Without its ROM the firmware does not look for something to boot there.
+            .args(["-device", "virtio-net-pci,netdev=network,romfile="])
             .arg("-chardev")
             .arg(option(
                 "file,id=console,append=on,path=",
@@ -81,7 +83,13 @@ impl Qemu {
                 &shell::socket(folder),
                 Some(&folder.join("shell.log")),
             ))
-            .args(["-serial", "chardev:shell", "-chardev"])
+            .args([
+                "-device",
+                "virtio-serial-pci",
+                "-device",
+                "virtconsole,chardev=shell",
+            ])
+            .arg("-chardev")
             .arg(socket("login", &folder.join("login.socket"), None))
             .args(["-serial", "chardev:login"])
             .args([

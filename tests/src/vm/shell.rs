@@ -1,4 +1,4 @@
-//! Running commands in a guest over its second serial port.
+//! Running commands in a guest over a paravirtual console (an emulated UART loses and doubles characters under load).
 //!
 //! The guest's end is a plain shell without echo (`tests/guest/usr/lib/lab/shell`). A command's output goes to files first and
 //! is then sent with its length, so nothing that is printed meanwhile can get into it.

@@ -43,7 +43,7 @@ impl Small {
         let contents = Contents {
             version: "v9.0.0",
             kernel: true,
-            noise: 40 << 20,
+            noise: 32 << 20,
         };
         let image = material::filesystem(lab.folder(), "small", 48 * MIB, &contents)?;
         Ok(Self {

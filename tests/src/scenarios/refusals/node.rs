@@ -16,7 +16,7 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     let contents = Contents {
         version: "v9.0.0",
         kernel: true,
-        noise: 40 << 20,
+        noise: 32 << 20,
     };
     let image = material::filesystem(lab.folder(), "small", 48 * MIB, &contents)?;
     let image = material::compressed(&image, true)?;
