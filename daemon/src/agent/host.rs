@@ -176,7 +176,7 @@ pub trait Host: Send + Sync + 'static {
     /// Waits for `boot-complete.target`; `false` when the uptime of `deadline` seconds came first.
     ///
     /// # Errors
-    /// Only [`Trouble::Stopped`].
+    /// When it is stopped, or cannot tell those who wait that the deadline came first.
     fn await_boot_complete(&self, deadline: u64, cancel: &Cancel) -> Result<bool, Trouble>;
 
     /// Releases a proven boot from the guards of a trial.

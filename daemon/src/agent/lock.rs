@@ -23,6 +23,12 @@ pub enum LockError {
         /// The lock file.
         path: PathBuf,
     },
+    /// An agent runs already.
+    #[error("another agent runs on this node and holds {}", path.display())]
+    Running {
+        /// The lock file.
+        path: PathBuf,
+    },
     /// The file cannot be opened.
     #[error("cannot open {}: {source}", path.display())]
     Open {

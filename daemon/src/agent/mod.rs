@@ -5,6 +5,7 @@ mod driver;
 mod error;
 mod handle;
 mod host;
+mod life;
 mod lock;
 mod machine;
 mod node;
@@ -18,6 +19,7 @@ mod tests;
 pub use error::{AgentError, Running, kind_of};
 pub use handle::{AgentHandle, Listener};
 pub use host::{Host, Loaded, Trouble, World};
+pub use life::AgentLife;
 pub use lock::{ChangeLock, LockError};
 pub use machine::Machine;
 pub use node::{

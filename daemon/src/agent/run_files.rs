@@ -78,6 +78,12 @@ impl RunFiles {
         self.directory.join("lock")
     }
 
+    /// Held by the agent for as long as it lives.
+    #[must_use]
+    pub fn agent(&self) -> PathBuf {
+        self.directory.join("agent")
+    }
+
     /// Writes the verdict; whoever reads sees it whole or not at all.
     ///
     /// # Errors

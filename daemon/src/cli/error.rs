@@ -90,7 +90,7 @@ impl From<slotd_engine::Failure> for CliError {
 impl From<LockError> for CliError {
     fn from(error: LockError) -> Self {
         let kind = match error {
-            LockError::Held { .. } => ErrorKind::Busy,
+            LockError::Held { .. } | LockError::Running { .. } => ErrorKind::Busy,
             LockError::Open { .. } => ErrorKind::Configuration,
         };
         Self::new(kind, error.to_string())

@@ -23,6 +23,8 @@ use clap::Parser;
 use arguments::{Cli, Command, ConfigCommand};
 use error::CliError;
 
+use crate::agent::{AgentLife, RunFiles};
+
 /// Runs the program: parses the arguments, does what they say, prints an error if there is one.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
@@ -42,6 +44,7 @@ fn dispatch(cli: Cli) -> Result<(), CliError> {
     match cli.command {
         Command::Agent => {
             crate::journal::start("info").map_err(CliError::internal)?;
+            let _life = AgentLife::claim(&RunFiles::default().agent())?;
             crate::service::run(&settings()?).map_err(CliError::internal)
         }
         Command::Install(arguments) => wait(install::install(&arguments, output)),

@@ -81,6 +81,11 @@ impl NodeHost {
                 return Err(Trouble::Stopped);
             }
             if Instant::now() >= until {
+                // Whoever waits for the confirmation hears that none will come.
+                self.tell(&BootVerdict::Unhealthy {
+                    check: String::from("boot-complete.target"),
+                    output: String::from("not reached before the trial's deadline"),
+                })?;
                 return Ok(false);
             }
             std::thread::sleep(LOOK);
