@@ -229,12 +229,13 @@ fn blind(record: &Record, seen: &Observation) -> bool {
 
 /// What is due at rest.
 fn rest(record: &Record, seen: &Observation) -> Command {
-    if let Some(ended) = record.unreported.first() {
-        return Command::Report(ended.clone());
-    }
+    // First: a history that cannot be written must not keep a proven boot under the guards of a trial.
     let proven = seen.booted.and_then(|slot| seen.proven(slot)).is_some();
     if proven && !seen.settled {
         return Command::Settle;
+    }
+    if let Some(ended) = record.unreported.first() {
+        return Command::Report(ended.clone());
     }
     // A trial that nobody remembers could hide behind unreadable loader data.
     if seen.loader.is_none() && seen.uptime < seen.limits.trial_deadline {

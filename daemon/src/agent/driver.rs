@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slotd_engine::{Command, Failure, Observation, Outcome, Record, Request, Verdict, next};
+use slotd_engine::{Command, Failure, Observation, Outcome, Point, Record, Request, Verdict, next};
 use slotd_image::Cancel;
 
 use super::handle::Shared;
@@ -15,6 +15,9 @@ use crate::status::{Condition, ProgressStatus};
 
 /// Between two looks at a world that cannot be seen, or two tries to keep a record.
 const PAUSE: Duration = Duration::from_secs(2);
+
+/// Between two tries to keep a record while nothing else is done.
+const REPEAT: Duration = Duration::from_secs(600);
 
 /// Listeners hear of moving bytes so often at most.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
@@ -147,11 +150,7 @@ impl Driver {
             || record.upgrade.is_some() && record.at != self.record.at
         {
             let id = record.upgrade.as_ref().map_or(0, |upgrade| upgrade.id);
-            let reason = record
-                .upgrade
-                .as_ref()
-                .and_then(|upgrade| upgrade.failure.as_ref())
-                .map(|failure| failure.reason.as_str());
+            let reason = reason(&record);
             tracing::info!(id, phase = ?record.phase(), step = ?record.at, reason, "upgrade");
         }
         {
@@ -163,6 +162,7 @@ impl Driver {
             state.record = record.clone();
             state.deciding = false;
             state.ready = true;
+            state.recording = recording(&record, command, state.recording.take());
             let resting = matches!(command, Command::Rest);
             if resting && state.request.is_none() {
                 state.source = None;
@@ -190,7 +190,9 @@ impl Driver {
 
     fn execute(&mut self, command: &Command) -> Outcome {
         tracing::debug!(?command, "begin");
-        if !self.announced && self.record.at.is_rest() {
+        // At rest with nothing to wait for: while the loader's data cannot be read, this may yet be a trial.
+        let settled = matches!(command, Command::Rest | Command::Settle);
+        if !self.announced && settled && self.record.at.is_rest() {
             self.announced = true;
             if let Err(failure) = self.shared.host.announce_no_trial() {
                 tracing::warn!(reason = %failure.reason, "the gate cannot be told");
@@ -225,8 +227,11 @@ impl Driver {
         let cancel = self.shared.state().cancel.clone();
         match command {
             Command::Rest => {
-                self.shared
-                    .wait(None, |state| state.stopping || state.request.is_some());
+                // A record that could not be kept is tried again now and then.
+                let unkept = self.shared.state().unrecorded.is_some();
+                self.shared.wait(unkept.then_some(REPEAT), |state| {
+                    state.stopping || state.request.is_some()
+                });
                 Outcome::Waited
             }
             Command::Wait { seconds } => {
@@ -332,22 +337,38 @@ fn lost_request() -> Outcome {
     Outcome::Failed(Failure::new(slotd_engine::ErrorKind::Bug, reason))
 }
 
+/// That a healthy boot cannot be recorded as good: known from the second try on, until it is.
+fn recording(record: &Record, command: &Command, before: Option<Condition>) -> Option<Condition> {
+    if record.at != Point::Bless {
+        return None;
+    }
+    if !matches!(command, Command::Wait { .. }) {
+        return before;
+    }
+    let reason = reason(record).unwrap_or("the boot loader's data do not show it");
+    let message = format!("this boot is healthy, but that cannot be recorded yet: {reason}");
+    Some(Condition::new("RecordingFailed", message))
+}
+
+fn reason(record: &Record) -> Option<&str> {
+    let failure = record.upgrade.as_ref()?.failure.as_ref()?;
+    Some(&failure.reason)
+}
+
 /// What is being waited for, for people.
 fn message(record: &Record, command: &Command) -> Option<String> {
-    let reason = || {
-        let failure = record
-            .upgrade
-            .as_ref()
-            .and_then(|upgrade| upgrade.failure.as_ref());
-        failure
-            .map(|failure| format!(": {}", failure.reason))
-            .unwrap_or_default()
-    };
     match command {
-        Command::Wait { seconds } if !record.at.is_rest() => {
-            Some(format!("next try in {seconds} s{}", reason()))
-        }
-        Command::Rest if record.at == slotd_engine::Point::Staged => {
+        // It goes on at once.
+        Command::Wait { seconds: 0 } => None,
+        Command::Wait { seconds } if record.at == Point::Bless => Some(format!(
+            "healthy, but that cannot be recorded yet, next try in {seconds} s: {}",
+            reason(record).unwrap_or("the boot loader's data do not show it")
+        )),
+        Command::Wait { seconds } if !record.at.is_rest() => Some(match reason(record) {
+            Some(reason) => format!("next try in {seconds} s: {reason}"),
+            None => format!("next look in {seconds} s"),
+        }),
+        Command::Rest if record.at == Point::Staged => {
             Some(String::from("staged: waits for slotd activate"))
         }
         Command::Reboot { .. } => Some(String::from("rebooting")),

@@ -40,6 +40,8 @@ pub(super) struct State {
     pub(super) conditions: Vec<Condition>,
     /// Why the record cannot be kept now.
     pub(super) unrecorded: Option<Condition>,
+    /// Why a healthy boot cannot be recorded as good now.
+    pub(super) recording: Option<Condition>,
     /// Waits for the driver.
     pub(super) request: Option<Request>,
     /// The driver took a request and has not said yet what comes of it.
@@ -125,8 +127,8 @@ impl State {
         })
     }
 
-    /// Whether a request can be taken now.
-    fn admit(&self, request: &Request) -> Result<(), AgentError> {
+    /// Whether anything can be asked now.
+    fn listens(&self) -> Result<(), AgentError> {
         if self.stopping || self.ended {
             return Err(AgentError::new(ErrorKind::Retry, "the agent is stopping"));
         }
@@ -134,6 +136,12 @@ impl State {
             let message = "the agent is starting and has not looked at the slots yet";
             return Err(AgentError::new(ErrorKind::Retry, message));
         }
+        Ok(())
+    }
+
+    /// Whether a request can be taken now.
+    fn admit(&self, request: &Request) -> Result<(), AgentError> {
+        self.listens()?;
         if self.request.is_some() || self.deciding {
             let id = match &self.record.upgrade {
                 Some(upgrade) if !self.record.at.is_rest() => upgrade.id,
@@ -212,6 +220,10 @@ impl AgentHandle {
         if source.is_some() {
             state.source = source;
         }
+        if matches!(request, Request::Cancel(_)) {
+            // Under the lock: later this flag could be the next upgrade's.
+            state.cancel.cancel();
+        }
         state.request = Some(request);
         drop(state);
         self.shared.notify();
@@ -247,9 +259,7 @@ impl AgentHandle {
                 return Ok(());
             }
         }
-        self.ask(Request::Cancel(id), None)?;
-        self.shared.state().cancel.cancel();
-        Ok(())
+        self.ask(Request::Cancel(id), None).map(|_| ())
     }
 
     /// Activates the staged image: the next boot tries it, and the machine reboots.
@@ -289,6 +299,8 @@ impl AgentHandle {
     pub fn mark(&self, slot: Slot, good: bool) -> Result<(), AgentError> {
         {
             let state = self.shared.state();
+            // Before the first look at the world, a trial boot may not be known as one.
+            state.listens()?;
             if let Some(upgrade) = state
                 .record
                 .upgrade
@@ -321,6 +333,7 @@ impl AgentHandle {
             .conditions
             .iter()
             .chain(&state.unrecorded)
+            .chain(&state.recording)
             .chain(&view.conditions)
             .cloned()
             .collect();

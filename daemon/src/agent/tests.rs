@@ -201,6 +201,8 @@ fn a_trial_boot_is_confirmed_even_when_the_record_cannot_be_kept() {
     let agent = started(&host);
     host.wait_for("mark good");
     assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "Completed"));
+    // The history cannot be written either, and that keeps no guard in its place.
+    host.wait_for("settle");
     let refused = agent.install(file()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Configuration);
     assert!(refused.to_string().contains("it is on slot A"));
@@ -210,6 +212,50 @@ fn a_trial_boot_is_confirmed_even_when_the_record_cannot_be_kept() {
             .iter()
             .any(|condition| condition.kind == "StateDirectoryRefused")
     );
+    assert!(agent.shutdown(SOON));
+}
+
+#[test]
+fn a_success_that_cannot_be_recorded_is_tried_again_and_is_no_ill_health() {
+    let host = FakeHost::new();
+    {
+        let mut inner = host.inner.lock().unwrap();
+        inner.trial = true;
+        inner.sealed = true;
+    }
+    let agent = started(&host);
+    host.wait_for("mark good in vain");
+    let failing = |message: &str| message.contains("/boot is read-only");
+    assert!(agent.wait_for(SOON, |upgrade| {
+        upgrade.phase == "Confirming" && upgrade.message.as_deref().is_some_and(failing)
+    }));
+    let conditions = agent.status().conditions;
+    let condition = conditions.first().unwrap();
+    assert_eq!(condition.kind, "RecordingFailed");
+    assert!(failing(&condition.message), "{}", condition.message);
+    host.inner.lock().unwrap().sealed = false;
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "Completed"));
+    assert!(agent.status().conditions.is_empty());
+    assert!(!host.effects().iter().any(|done| done.contains("reboot")));
+    assert!(agent.shutdown(SOON));
+}
+
+#[test]
+fn nobody_is_told_of_a_proven_boot_while_the_loader_cannot_be_read() {
+    let host = FakeHost::new();
+    {
+        let mut inner = host.inner.lock().unwrap();
+        inner.blind = true;
+        inner.trial = true;
+    }
+    let agent = started(&host);
+    assert_eq!(agent.upgrade().phase, "Idle");
+    assert!(agent.shutdown(SOON));
+    assert!(!host.effects().contains(&"no trial".to_owned()));
+    // What it turns out to be.
+    host.inner.lock().unwrap().blind = false;
+    let agent = started(&host);
+    host.wait_for("mark good");
     assert!(agent.shutdown(SOON));
 }
 

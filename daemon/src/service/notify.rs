@@ -83,10 +83,12 @@ fn line(status: &UpgradeStatus) -> String {
     if let Some(slot) = status.target_slot {
         line = format!("{line} in slot {slot}");
     }
-    if let Some(failure) = &status.failure {
-        line = format!("{line}; {}", failure.reason);
-    } else if let Some(message) = &status.message {
-        line = format!("{line}; {message}");
+    // A message that holds the reason says more.
+    let reason = status.failure.as_ref().map(|failure| &failure.reason);
+    let message = status.message.as_ref();
+    let told = message.filter(|message| reason.is_none_or(|reason| message.contains(reason)));
+    if let Some(words) = told.or(reason) {
+        line = format!("{line}; {words}");
     }
     // One line it is, whatever a reason holds.
     line.replace(['\n', '\r'], " ")
@@ -116,6 +118,10 @@ mod tests {
             check: None,
             output: None,
         });
+        assert!(line(&status).ends_with("; reset by peer"));
+        status.message = Some("next try in 4 s: reset\nby peer".to_owned());
+        assert!(line(&status).ends_with("; next try in 4 s: reset by peer"));
+        status.message = Some("rebooting".to_owned());
         assert!(line(&status).ends_with("; reset by peer"));
     }
 }

@@ -26,6 +26,10 @@ pub(super) struct Inner {
     /// Writes go on until they are told to stop.
     pub(super) endless: bool,
     pub(super) conditions: Vec<Condition>,
+    /// The loader's data can be read, but not written.
+    pub(super) sealed: bool,
+    /// The loader's data cannot be read.
+    pub(super) blind: bool,
     /// The booted slot is on trial until it is marked good.
     pub(super) trial: bool,
 }
@@ -100,7 +104,15 @@ impl Host for FakeHost {
     }
 
     fn report(&self, ended: &Ended) -> Result<(), Failure> {
-        self.inner.lock().unwrap().history.push(ended.clone());
+        let mut inner = self.inner.lock().unwrap();
+        if inner.unwritable {
+            return Err(Failure::new(
+                EngineKind::Configuration,
+                "read-only file system",
+            ));
+        }
+        inner.history.push(ended.clone());
+        drop(inner);
         self.did("report");
         Ok(())
     }
@@ -113,10 +125,12 @@ impl Host for FakeHost {
         let inner = self.inner.lock().unwrap();
         Ok(World {
             booted: Some(Slot::A),
-            loader: Some(if inner.trial {
-                [SlotState::Trial { left: 2, done: 1 }, SlotState::Good]
-            } else {
-                [SlotState::Good, inner.state_b.unwrap_or(SlotState::Empty)]
+            loader: (!inner.blind).then(|| {
+                if inner.trial {
+                    [SlotState::Trial { left: 2, done: 1 }, SlotState::Good]
+                } else {
+                    [SlotState::Good, inner.state_b.unwrap_or(SlotState::Empty)]
+                }
             }),
             trouble: None,
             next_boot: Some(Slot::A),
@@ -226,6 +240,13 @@ impl Host for FakeHost {
     }
 
     fn mark_good(&self, _slot: Slot) -> Result<(), Failure> {
+        if self.inner.lock().unwrap().sealed {
+            self.did("mark good in vain");
+            return Err(Failure::new(
+                EngineKind::Configuration,
+                "/boot is read-only",
+            ));
+        }
         self.inner.lock().unwrap().trial = false;
         self.did("mark good");
         Ok(())
