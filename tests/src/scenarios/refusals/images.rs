@@ -152,7 +152,7 @@ fn servers(group: &mut Group, small: &Small) -> Result<()> {
             .map(drop)
     })?;
     group.check("a server that never answers", untouched, |node| {
-        let says = &["/small.ext4.zst", "no answer"];
+        let says = &["/small.ext4.zst", "does not answer"];
         refused(node, zstd, Fault::Silent, "", 6, says)
     })?;
     group.check("a redirect to itself", untouched, |node| {
@@ -307,7 +307,7 @@ fn contents(group: &mut Group, lab: &Lab, small: &Small) -> Result<()> {
         refused(node, zstd, fault, "", 6, says)
     })?;
     group.check("a server that falls silent in the middle", empty, |node| {
-        let says = &["/small.ext4.zst", "silent"];
+        let says = &["/small.ext4.zst", "sent nothing after byte"];
         refused(node, zstd, Fault::StallAt(middle), "", 6, says)
     })?;
     group.check("a bit flipped in the middle of a frame", empty, |node| {

@@ -209,7 +209,7 @@ fn filled_meanwhile(group: &mut Group, install: &Install) -> Result<()> {
     let name = "the boot partition fills up during the write";
     let fault = Fault {
         name,
-        begin: ":",
+        begin: "",
         end: "rm -f /efi/filler; sync",
     };
     group.under(&fault, Leaves::Forgotten, |node| {
@@ -316,10 +316,15 @@ fn second_disk(group: &mut Group, install: &Install) -> Result<()> {
     };
     group.under(&one, Leaves::Untouched, |node| {
         install.refused(node, 5, &["slot"])?;
-        let writes = node.machine.run("cut -d' ' -f5 /dev/null; cat /sys/class/block/loop3p1/stat /sys/class/block/loop3p2/stat")?;
+        let writes = node
+            .machine
+            .run("cat /sys/class/block/loop3p1/stat /sys/class/block/loop3p2/stat")?;
         for line in writes.lines() {
             let written = line.split_whitespace().nth(4);
-            ensure!(written == Some("0"), "the other disk was written to: {line}");
+            ensure!(
+                written == Some("0"),
+                "the other disk was written to: {line}"
+            );
         }
         Ok(())
     })
