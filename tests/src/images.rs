@@ -17,13 +17,6 @@ pub struct Variant {
     files: &'static [Entry],
 }
 
-/// Older than what the reference disk runs.
-pub const OLD: Variant = Variant {
-    name: "old",
-    version: "v0.9.0",
-    files: &[],
-};
-
 /// What the reference disk runs at first.
 pub const V1: Variant = Variant {
     name: "v1",

@@ -1,7 +1,6 @@
 //! All tests that are more than a crate's own.
 
-mod bad_nodes;
-mod bad_sources;
+mod interruptions;
 mod loops;
 mod power_cuts;
 mod reference_disk;
@@ -18,8 +17,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());
     tests.extend(refusals::tests());
-    tests.extend(bad_sources::tests());
-    tests.extend(bad_nodes::tests());
+    tests.extend(interruptions::tests());
     tests.sort_by_key(|test| test.tier);
     tests
 }

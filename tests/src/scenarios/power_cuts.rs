@@ -68,10 +68,8 @@ fn while_writing(lab: &Lab) -> Result<()> {
         "slot B is {}",
         loader["slots"][1]
     );
-    ensure!(
-        node.machine.loader_entries()? == UNTOUCHED.entries,
-        "entries"
-    );
+    let entries = node.machine.loader_entries()?;
+    ensure!(entries == UNTOUCHED.entries, "the ESP holds {entries:?}");
     node.power_cycles(1, 'A', V1.version())?;
 
     // The node is as good as before: the same image goes through.

@@ -53,8 +53,6 @@ pub struct Machine {
     console: Console,
     shell: Option<Shell>,
     began: Instant,
-    /// First sector of the disk that takes no write.
-    failing_sector: Option<u64>,
 }
 
 impl Machine {
@@ -77,7 +75,6 @@ impl Machine {
             console,
             shell: None,
             began: Instant::now(),
-            failing_sector: None,
         })
     }
 
@@ -103,20 +100,6 @@ impl Machine {
             .patience(Duration::from_secs(seconds))
     }
 
-    /// From the next power-on, writes to one sector at this offset of a slot fail as on a worn medium.
-    pub fn fail_writes_to_slot(&mut self, slot: char, offset: u64) -> Result<()> {
-        let index = if slot.eq_ignore_ascii_case(&'a') {
-            2
-        } else {
-            3
-        };
-        let disk =
-            File::open(&self.disk).with_context(|| format!("opening {}", self.disk.display()))?;
-        let (start, _) = partition_range(&disk, index)?;
-        self.failing_sector = Some((start + offset) / 512);
-        Ok(())
-    }
-
     /// Switches the machine on.
     pub fn power_on(&mut self) -> Result<()> {
         ensure!(self.qemu.is_none(), "the machine is on already");
@@ -134,7 +117,6 @@ impl Machine {
             processors: self.setup.processors,
             memory: self.setup.memory,
             forwards: &self.setup.forwards,
-            failing_sector: self.failing_sector,
         })?;
         match Shell::connect(&socket, Duration::from_secs(10)) {
             Ok(shell) => self.shell = Some(shell),

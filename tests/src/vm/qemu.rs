@@ -31,8 +31,6 @@ pub(crate) struct Hardware<'a> {
     pub(crate) memory: u32,
     /// Pairs of a port of this machine's loopback and the guest's port it leads to.
     pub(crate) forwards: &'a [(u16, u16)],
-    /// A sector of the disk that takes no write.
-    pub(crate) failing_sector: Option<u64>,
 }
 
 impl Qemu {
@@ -99,7 +97,10 @@ impl Qemu {
             ])
             .arg(option("if=pflash,format=raw,file=", &variables))
             .arg("-drive")
-            .arg(drive(hardware))
+            .arg(option(
+                "format=raw,if=none,id=disk,discard=unmap,file=",
+                hardware.disk,
+            ))
             .args(["-device", "nvme,drive=disk,serial=slotd,bootindex=1"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -131,24 +132,6 @@ impl Drop for Qemu {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// The disk, with or without a sector that takes no write. The raw driver on top tells blkdebug of each write.
-fn drive(hardware: &Hardware<'_>) -> OsString {
-    let Some(sector) = hardware.failing_sector else {
-        return option(
-            "format=raw,if=none,id=disk,discard=unmap,file=",
-            hardware.disk,
-        );
-    };
-    let mut text = option(
-        "if=none,id=disk,driver=raw,file.driver=blkdebug,file.image.driver=file,file.image.filename=",
-        hardware.disk,
-    );
-    text.push(format!(
-        ",file.inject-error.0.event=write_aio,file.inject-error.0.sector={sector},file.inject-error.0.errno=5"
-    ));
-    text
 }
 
 fn option(start: &str, path: &Path) -> OsString {

@@ -258,7 +258,7 @@ fn declared_sizes(group: &mut Group, lab: &Lab, small: &Small) -> Result<()> {
         kernel: true,
         noise: 1 << 20,
     };
-    let large = material::filesystem(lab.folder(), "large", SLOT + MIB, &contents)?;
+    let large = material::filesystem(lab.folder(), "large", SLOT + 64 * MIB, &contents)?;
     for (name, published) in [
         (
             "a frame that names a size beyond the slot",
@@ -271,7 +271,7 @@ fn declared_sizes(group: &mut Group, lab: &Lab, small: &Small) -> Result<()> {
         ("a file beyond the slot", material::raw(&large)?),
     ] {
         group.check(name, untouched, |node| {
-            let says = &["537919488", &slot];
+            let says = &["603979776", &slot];
             refused(node, &published, Fault::None, "", 4, says)
         })?;
     }
