@@ -62,7 +62,7 @@ pub fn reboot(how: Reboot) -> Result<(), RebootError> {
 }
 
 /// Runs `systemctl` with these arguments; its words where it fails.
-fn systemctl(arguments: &[&str]) -> Result<(), String> {
+pub(crate) fn systemctl(arguments: &[&str]) -> Result<(), String> {
     let output = Command::new("systemctl")
         .args(arguments)
         .env("LC_ALL", "C")

@@ -1,6 +1,6 @@
 //! Whether an agent lives, told without a bus: a lock that it holds for as long as its process is there.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
-use super::lock::LockError;
+use super::lock::{LockError, open};
 
 /// The mark of a living agent. The kernel takes it away when the process ends, however.
 #[derive(Debug)]
@@ -22,25 +22,13 @@ impl AgentLife {
     /// # Errors
     /// [`LockError::Held`] while another agent does.
     pub fn claim(path: &Path) -> Result<Self, LockError> {
-        let open = |source| LockError::Open {
-            path: path.to_owned(),
-            source,
-        };
-        if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory).map_err(open)?;
-        }
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path)
-            .map_err(open)?;
+        let file = open(path)?;
         match fcntl(&file, FcntlArg::F_OFD_SETLK(&exclusive())) {
             Ok(_) => Ok(Self { _file: file }),
             Err(Errno::EAGAIN | Errno::EACCES) => Err(LockError::Running {
                 path: path.to_owned(),
             }),
-            Err(errno) => Err(open(errno.into())),
+            Err(errno) => Err(LockError::open(path, errno.into())),
         }
     }
 

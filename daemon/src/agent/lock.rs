@@ -39,31 +39,41 @@ pub enum LockError {
     },
 }
 
+impl LockError {
+    pub(super) fn open(path: &Path, source: io::Error) -> Self {
+        Self::Open {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// Opens a lock file; makes it and its folder where they are not there.
+pub(super) fn open(path: &Path) -> Result<File, LockError> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory).map_err(|source| LockError::open(path, source))?;
+    }
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)
+        .map_err(|source| LockError::open(path, source))
+}
+
 impl ChangeLock {
     /// Takes the lock, without waiting.
     ///
     /// # Errors
     /// [`LockError::Held`] while another process (or another holder in this one) has it.
     pub fn take(path: &Path) -> Result<Self, LockError> {
-        let open = |source| LockError::Open {
-            path: path.to_owned(),
-            source,
-        };
-        if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory).map_err(open)?;
-        }
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path)
-            .map_err(open)?;
+        let file = open(path)?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(file) => Ok(Self { _file: file }),
             Err((_, Errno::EWOULDBLOCK)) => Err(LockError::Held {
                 path: path.to_owned(),
             }),
-            Err((_, errno)) => Err(open(errno.into())),
+            Err((_, errno)) => Err(LockError::open(path, errno.into())),
         }
     }
 }

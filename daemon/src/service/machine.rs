@@ -9,11 +9,10 @@ use slotd_engine::{ErrorKind, Failure, Verdict};
 use slotd_image::Cancel;
 use tracing::{info, warn};
 
-use super::systemctl;
 use crate::agent::Machine;
 use crate::config::Settings;
 use crate::health::{self, HealthEvent, HealthSettings};
-use crate::login::{self, Reboot};
+use crate::login::{self, Reboot, systemctl};
 
 /// This machine.
 #[derive(Debug)]

@@ -8,7 +8,6 @@ mod machine;
 mod node;
 mod notify;
 
-use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,22 +82,4 @@ enum Ended {
     Told,
     /// The agent's thread is gone.
     ByItself,
-}
-
-/// Runs `systemctl` with these arguments.
-fn systemctl(arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new("systemctl")
-        .args(arguments)
-        .env("LC_ALL", "C")
-        .output()
-        .map_err(|error| format!("systemctl: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!(
-        "systemctl {}: {}",
-        arguments.join(" "),
-        said.trim()
-    ))
 }
