@@ -11,5 +11,7 @@ pub mod error;
 pub mod health;
 pub mod journal;
 pub mod login;
+pub mod node;
 pub mod service;
+mod staging;
 pub mod status;

@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use slotd::agent::{AgentHandle, Machine, NodeHost, NodeSettings, RunFiles};
+use slotd::agent::{AgentHandle, Machine, NodeHost, RunFiles};
 use slotd::dbus::client::{Client, ClientError};
 use slotd::dbus::server::{Slotd1, emit};
 use slotd::dbus::wire::InstallOptions;
 use slotd::dbus::{NAME, PATH};
 use slotd::error::ErrorKind;
+use slotd::node::NodeSettings;
 use slotd_bootctl::{EspSetting, System};
 use slotd_engine::{Failure, Verdict};
 use slotd_image::{Cancel, FetchSettings};

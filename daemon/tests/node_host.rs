@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use slotd::agent::{
-    AgentHandle, BootVerdict, InstallRequest, Machine, NodeHost, NodeSettings, RunFiles,
-    read_history,
+    AgentHandle, BootVerdict, InstallRequest, Machine, NodeHost, RunFiles, read_history,
 };
+use slotd::node::NodeSettings;
 use slotd::status::{HistoryEntry, SlotStatus, StatusDocument};
 use slotd_bootctl::fixture::FixtureNode;
 use slotd_bootctl::{EspSetting, SlotName, SlotView};
@@ -273,6 +273,12 @@ fn a_healthy_image_is_tried_confirmed_and_kept() {
     let before = lab.slot_bytes("vda2");
     let agent = lab.install(0x5a);
     assert_eq!(lab.entries(), ["slotd-a.conf", "slotd-b+3.conf"]);
+    let entry = fs::read_to_string(lab.node.esp().join("loader/entries/slotd-b+3.conf")).unwrap();
+    // What slotd-boot-generator reads.
+    assert!(
+        entry.contains(" slotd.trial_deadline=600 slotd.tries=3"),
+        "{entry}"
+    );
     let written = lab.slot_bytes("vda3");
     assert_eq!(written[4 << 10], 0x5a);
     assert_eq!(
@@ -368,6 +374,9 @@ fn a_refused_image_leaves_no_entry_and_no_marker() {
         assert!(failure.reason.contains(expected), "{}", failure.reason);
         assert_eq!(lab.entries(), ["slotd-a.conf"]);
         assert!(!lab.node.esp().join("slotd/b/image.json").exists());
+        let left = lab.slot_bytes("vda3");
+        assert!(left[..1 << 20].iter().all(|byte| *byte == 0), "{version}");
+        assert_eq!(left[1 << 20], 0x33, "only the first MiB is cleared");
         assert_eq!(agent.activate().unwrap_err().kind().name(), "Reject");
         assert!(agent.shutdown(SOON));
     }
@@ -406,6 +415,7 @@ fn a_plan_names_every_change_and_changes_nothing() {
     let before = (lab.slot_bytes("vda3"), lab.entries());
     let plan = lab.host().plan(lab.request(0x55)).unwrap();
     assert!(plan.refusals.is_empty(), "{:?}", plan.refusals);
+    assert_eq!(plan.refused, None);
     let text: Vec<String> = plan
         .steps
         .iter()
@@ -424,6 +434,26 @@ fn a_plan_names_every_change_and_changes_nothing() {
     }
     assert_eq!((lab.slot_bytes("vda3"), lab.entries()), before);
     assert!(!lab.path("data/slotd/state.json").exists());
+}
+
+#[test]
+fn a_plan_that_would_be_refused_says_why_and_of_which_kind() {
+    let lab = Lab::new();
+    let mut request = lab.request(0x56);
+    request.version = Some("0.9.0".to_owned());
+    request.size = Some(1 << 40);
+    let plan = lab.host().plan(request).unwrap();
+    assert_eq!(plan.refusals.len(), 2, "{:?}", plan.refusals);
+    assert_eq!(plan.refused.unwrap().exit_code(), 4);
+    // The running slot as the one to be written: its entry says bad, so nothing would be left.
+    let entries = lab.node.esp().join("loader/entries");
+    fs::rename(
+        entries.join("slotd-a.conf"),
+        entries.join("slotd-a+0-3.conf"),
+    )
+    .unwrap();
+    let plan = lab.host().plan(lab.request(0x57)).unwrap();
+    assert_eq!(plan.refused.unwrap().exit_code(), 5, "{:?}", plan.refusals);
 }
 
 #[test]

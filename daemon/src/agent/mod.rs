@@ -22,9 +22,7 @@ pub use host::{Host, Loaded, Trouble, World};
 pub use life::AgentLife;
 pub use lock::{ChangeLock, LockError};
 pub use machine::Machine;
-pub use node::{
-    FetchSettingsSource, LookInto, NodeHost, NodeSettings, OpenBackend, Plan, PlanStep,
-};
+pub use node::{NodeHost, Plan, PlanRefusal, PlanStep};
 pub use request::{InstallRequest, UpgradeId};
 pub use run_files::{BootVerdict, RUN_DIRECTORY, RunFiles};
 pub use state::read_history;

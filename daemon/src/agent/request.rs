@@ -3,6 +3,8 @@
 use slotd_engine::{Digest, ImageRequest};
 use slotd_image::{Checksum, Expectation, ImageSource};
 
+use crate::staging::Wanted;
+
 /// The number of an upgrade on this node.
 pub type UpgradeId = u64;
 
@@ -85,18 +87,24 @@ fn digest(checksum: &Checksum) -> Option<Digest> {
     Digest::new(&checksum.to_hex())
 }
 
-/// What the image has to match, out of the engine's memory of the request.
+/// What is asked of the image, out of the engine's memory of the request.
 #[must_use]
-pub(super) fn expectation(request: &ImageRequest) -> Expectation {
+pub(super) fn wanted(request: &ImageRequest) -> Wanted {
     let checksum = |digest: &Option<Digest>| {
         // Both types hold 64 checked digits, so parsing cannot fail.
         digest
             .as_ref()
             .and_then(|digest| digest.as_hex().parse::<Checksum>().ok())
     };
-    Expectation {
-        checksum: checksum(&request.checksum),
-        expanded_checksum: checksum(&request.expanded_checksum),
-        size: request.size,
+    Wanted {
+        expectation: Expectation {
+            checksum: checksum(&request.checksum),
+            expanded_checksum: checksum(&request.expanded_checksum),
+            size: request.size,
+        },
+        version: request.version.clone(),
+        allow_downgrade: request.allow_downgrade,
+        allow_same_version: request.allow_same_version,
+        allow_no_agent: request.allow_no_agent,
     }
 }

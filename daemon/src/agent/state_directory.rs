@@ -67,11 +67,15 @@ pub(super) fn examine(
             source,
         }
     };
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(unusable("make it"))?;
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    if let Err(source) = made {
+        // A slot's root is mounted read-only, so there it is not made; where it would be says more than that.
+        let above = path.ancestors().find(|ancestor| ancestor.exists());
+        if let Some(above) = above.filter(|_| !system.is_fixture()) {
+            stands(system, path, above, slots, 0)?;
+        }
+        return Err(unusable("make it")(source));
+    }
     // What it stands on first: a slot's root is mounted read-only, and "read-only" would hide why.
     // The directories of a fixture are wherever the test's are.
     if !system.is_fixture() {
@@ -259,6 +263,25 @@ mod tests {
         );
         assert!(refused, "{error}");
         assert!(error.to_string().contains("stateDirectory"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_on_a_slot_is_refused_for_the_slot() {
+        let directory = on_disk();
+        let number = DeviceNumber::from_rdev(directory.path().metadata().unwrap().dev());
+        let file = directory.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let path = file.join("slotd/state");
+        let error = examine(&System::host(), &path, &[(SlotName::A, number)]).unwrap_err();
+        let refused = matches!(
+            error,
+            StateDirectoryError::OnSlot {
+                slot: SlotName::A,
+                ..
+            } | StateDirectoryError::InMemory { .. }
+        );
+        assert!(refused, "{error}");
+        assert!(error.to_string().contains("slotd/state"), "{error}");
     }
 
     #[test]

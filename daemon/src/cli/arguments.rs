@@ -64,7 +64,7 @@ pub enum Command {
     /// Write an image to the inactive slot, boot it on trial, keep it if it proves healthy
     Install(InstallArguments),
     /// Show every write and variable that an install would change, and why; change nothing
-    Plan(ImageArguments),
+    Plan(PlanArguments),
     /// Boot the staged slot on trial: changes the next boot and reboots
     Activate,
     /// Go back to the other slot, which has to be good, and reboot
@@ -137,6 +137,18 @@ pub struct ImageArguments {
     #[arg(long = "version", value_name = "VERSION")]
     pub image_version: Option<String>,
 
+    /// Accept an image without an enabled slotd: nothing in it could confirm its trial boot
+    #[arg(long)]
+    pub allow_no_agent: bool,
+}
+
+/// Arguments of `slotd plan`, and what an install is.
+#[derive(Debug, Clone, Args)]
+pub struct PlanArguments {
+    /// The image
+    #[command(flatten)]
+    pub image: ImageArguments,
+
     /// Write and verify only; leave the next boot as it is
     #[arg(long)]
     pub stage_only: bool,
@@ -148,18 +160,14 @@ pub struct ImageArguments {
     /// Accept an image of the version that runs
     #[arg(long)]
     pub allow_same_version: bool,
-
-    /// Accept an image without an enabled slotd: nothing in it could confirm its trial boot
-    #[arg(long)]
-    pub allow_no_agent: bool,
 }
 
 /// Arguments of `slotd install`.
 #[derive(Debug, Clone, Args)]
 pub struct InstallArguments {
-    /// The image
+    /// What is to be installed
     #[command(flatten)]
-    pub image: ImageArguments,
+    pub plan: PlanArguments,
 
     /// Return once the daemon has accepted the request
     #[arg(long)]
@@ -169,21 +177,13 @@ pub struct InstallArguments {
 /// Arguments of `slotd flash`.
 #[derive(Debug, Clone, Args)]
 pub struct FlashArguments {
-    /// The image: an http(s) URL, a path, or - for standard input
-    #[arg(value_name = "SOURCE")]
-    pub source: String,
+    /// The image
+    #[command(flatten)]
+    pub image: ImageArguments,
 
     /// The slot to write, A or B; needed where none of them is booted
     #[arg(long, value_name = "SLOT")]
     pub slot: Option<String>,
-
-    /// sha256: and 64 hex digits of the file as published (of the expanded image is accepted too)
-    #[arg(long, value_name = "DIGEST")]
-    pub checksum: Option<String>,
-
-    /// The expanded size in bytes
-    #[arg(long, value_name = "BYTES")]
-    pub size: Option<u64>,
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::agent::{AgentError, LockError, kind_of};
 use crate::config::ConfigError;
 use crate::dbus::client::ClientError;
 use crate::error::ErrorKind;
+use crate::staging::{boot_failure, image_failure};
 use crate::status::FailureStatus;
 
 /// A command failed.
@@ -99,27 +100,13 @@ impl From<LockError> for CliError {
 
 impl From<slotd_bootctl::Error> for CliError {
     fn from(error: slotd_bootctl::Error) -> Self {
-        let kind = match error.kind() {
-            slotd_bootctl::ErrorKind::Retry => ErrorKind::Retry,
-            slotd_bootctl::ErrorKind::Reject => ErrorKind::Reject,
-            slotd_bootctl::ErrorKind::Unsafe => ErrorKind::Unsafe,
-            slotd_bootctl::ErrorKind::Configuration => ErrorKind::Configuration,
-            _ => ErrorKind::Bug,
-        };
-        Self::new(kind, error.to_string())
+        Self::from(boot_failure(&error))
     }
 }
 
 impl From<slotd_image::Error> for CliError {
     fn from(error: slotd_image::Error) -> Self {
-        let kind = match error.kind() {
-            slotd_image::ErrorKind::Retry => ErrorKind::Retry,
-            slotd_image::ErrorKind::Reject => ErrorKind::Reject,
-            slotd_image::ErrorKind::Unsafe => ErrorKind::Unsafe,
-            slotd_image::ErrorKind::Configuration => ErrorKind::Configuration,
-            slotd_image::ErrorKind::Bug => ErrorKind::Bug,
-        };
-        Self::new(kind, error.to_string())
+        Self::from(image_failure(&error))
     }
 }
 

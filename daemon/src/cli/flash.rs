@@ -1,90 +1,127 @@
 //! `slotd flash`: the write alone, without the daemon, as from a rescue system.
 
-use slotd_bootctl::{
-    BootOptions, Booted, InspectSettings, InvalidatedSlot, PreflightRequest, ReadBack, SlotName,
-    SlotTable, StagedImage, VerifiedSlot, inspect, require_no_refusals,
-};
-use slotd_image::{Cancel, Event, Expectation, OpenedImage, Progress, WriteReport, WriteTarget};
+use std::cell::RefCell;
+use std::thread;
 
-use super::arguments::{FlashArguments, OutputFormat};
+use slotd_bootctl::{Booted, InvalidatedSlot, SlotName, StagedImage};
+use slotd_image::{Cancel, Event, Expectation, OpenedImage};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::arguments::{FlashArguments, ImageArguments, OutputFormat};
 use super::error::CliError;
 use super::report::Report;
 use super::{image, print_json};
-use crate::agent::{ChangeLock, NodeSettings};
+use crate::agent::{ChangeLock, Trouble};
 use crate::config::Settings;
 use crate::error::ErrorKind;
+use crate::node::NodeSettings;
 use crate::service::node_settings;
+use crate::staging::{self, Site, Wanted, boot_failure, one};
 use crate::status::{ProgressStatus, SlotLetter, UpgradeStatus};
 
 /// Writes an image to an inactive slot, reads it back, and installs what boots it. The next boot stays as it is.
-/// After a crash anywhere before the end the slot is empty to the boot loader.
+/// After a crash anywhere before the end the slot is empty to the boot loader. SIGINT and SIGTERM end it at once, with
+/// the slot empty or not touched.
 pub(super) fn flash(
     settings: &Settings,
     arguments: &FlashArguments,
     output: OutputFormat,
 ) -> Result<(), CliError> {
-    let expectation = Expectation {
-        checksum: arguments.checksum.as_deref().map(str::parse).transpose()?,
-        expanded_checksum: None,
-        size: arguments.size,
-    };
-    let source = image::source(&arguments.source)?;
-    let node = node_settings(settings);
+    let cancel = interruptible()?;
+    flash_on(&node_settings(settings), arguments, output, &cancel)
+}
+
+fn flash_on(
+    node: &NodeSettings,
+    arguments: &FlashArguments,
+    output: OutputFormat,
+    cancel: &Cancel,
+) -> Result<(), CliError> {
+    let wanted = wanted(&arguments.image)?;
+    let source = image::source(&arguments.image.source)?;
     let _lock = ChangeLock::take(&node.run.lock())?;
-    let table = SlotTable::discover(&node.system, &node.slots, None)?;
-    let slot = chosen(arguments.slot.as_deref(), table.booted)?;
-    let inactive = table.inactive(slot)?;
-    let partition = table.get(slot);
-    let backend = (node.backend)(&node.system, &table)?;
-    require_no_refusals(&backend.preflight(&PreflightRequest {
+    let site = Site::look(node)?;
+    let slot = chosen(arguments.slot.as_deref(), site.table.booted)?;
+    let flash = Flash {
+        site: &site,
         slot,
-        boot_files: None,
-        extra: node.boot_options.clone(),
-    }))?;
-    let options = boot_options(&node)?;
-
-    let mut report = Report::new(output);
-    report.show(&at(slot, "preflight", None));
-    let cancel = Cancel::new();
-    let opened = slotd_image::open(
-        source,
-        &settings.fetch()?,
-        &expectation,
-        partition.size,
-        &cancel,
-        &|_| (),
-    )?;
-    report.show(&at(slot, "invalidate", None));
-    let invalidated = backend.invalidate(inactive)?;
-    let (written, verified) = write(invalidated, opened, &expectation, slot, report)?;
-
-    let mut report = Report::new(output);
-    report.show(&at(slot, "prepareBoot", None));
-    let inspect_settings = InspectSettings {
-        version_key: node.version_key.clone(),
+        wanted: &wanted,
+        cancel,
+        report: RefCell::new(Report::new(output)),
     };
-    let view = inspect(partition, &inspect_settings)?;
-    let version = view
-        .facts
+    flash.show("preflight", None);
+    if let Some(failure) = one(site.refusals(slot, &wanted)) {
+        return Err(failure.into());
+    }
+    let opened = site
+        .open(slot, source, &wanted, cancel, &|event| flash.tell(&event))
+        .map_err(|trouble| ended(trouble, "nothing was changed"))?;
+    flash.show("invalidate", None);
+    let staged = flash
+        .invalidate()
+        .map_err(Trouble::from)
+        .and_then(|invalidated| flash.fill(opened, invalidated))
+        .map_err(|trouble| ended(trouble, &flash.discard()))?;
+
+    let named = staged
         .version
-        .clone()
-        .or_else(|| view.facts.version_id().map(str::to_owned));
-    let staged = StagedImage {
-        expanded_sha256: written.expanded.to_hex(),
-        expanded_size: written.expanded_size,
-        checksum: Some(written.published.to_string()),
-        version: version.clone(),
-        staged_at: Some(jiff::Timestamp::now().to_string()),
-    };
-    backend.install_boot_files(&verified, &view, &staged, &options)?;
-    let named = version.as_deref().unwrap_or("an image without a version");
-    report.end(&format!(
+        .as_deref()
+        .unwrap_or("an image without a version");
+    flash.report.borrow_mut().end(&format!(
         "Slot {slot} holds {named}, read back and verified. `slotd-bootctl activate {slot}` makes the next boot a trial of it."
     ));
     match output {
         OutputFormat::Json => print_json(&serde_json::json!({"slot": slot, "image": staged})),
         OutputFormat::Table => Ok(()),
     }
+}
+
+/// A flag that SIGINT and SIGTERM raise from now on, instead of ending the process.
+fn interruptible() -> Result<Cancel, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .map_err(CliError::internal)?;
+    let (interrupt, terminate) = {
+        let _inside = runtime.enter();
+        (
+            signal(SignalKind::interrupt()).map_err(CliError::internal)?,
+            signal(SignalKind::terminate()).map_err(CliError::internal)?,
+        )
+    };
+    let cancel = Cancel::new();
+    let flag = cancel.clone();
+    let wait = move || {
+        let (mut interrupt, mut terminate) = (interrupt, terminate);
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        });
+        flag.cancel();
+    };
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(wait)
+        .map_err(CliError::internal)?;
+    Ok(cancel)
+}
+
+fn wanted(arguments: &ImageArguments) -> Result<Wanted, CliError> {
+    let checksum = |text: &Option<String>| text.as_deref().map(str::parse).transpose();
+    Ok(Wanted {
+        expectation: Expectation {
+            checksum: checksum(&arguments.checksum)?,
+            expanded_checksum: checksum(&arguments.expanded_checksum)?,
+            size: arguments.size,
+        },
+        version: arguments.image_version.clone(),
+        // What is written by hand may be any version: from a rescue system, going back is the point.
+        allow_downgrade: true,
+        allow_same_version: true,
+        allow_no_agent: arguments.allow_no_agent,
+    })
 }
 
 /// The slot that is asked for; where none is, the one that is not booted.
@@ -104,123 +141,92 @@ fn chosen(asked: Option<&str>, booted: Booted) -> Result<SlotName, CliError> {
     }
 }
 
-fn boot_options(node: &NodeSettings) -> Result<BootOptions, CliError> {
-    let path = node.system.path("/etc/machine-id");
-    let machine_id = std::fs::read_to_string(&path).map_err(|error| CliError::io(&path, error))?;
-    Ok(BootOptions {
-        tries: node.tries,
-        extra: node.boot_options.clone(),
-        machine_id: machine_id.trim().to_owned(),
-        trial_deadline_seconds: node.deadline.as_secs(),
-        panic_seconds: node.panic_seconds,
-    })
+/// How it ended badly, and what is left.
+fn ended(trouble: Trouble, left: &str) -> CliError {
+    match trouble {
+        Trouble::Stopped => CliError::new(ErrorKind::Retry, format!("interrupted: {left}")),
+        Trouble::Failed(failure) => {
+            let error = CliError::from(failure);
+            CliError::new(error.kind(), format!("{error}; {left}"))
+        }
+    }
 }
 
-fn write(
-    invalidated: InvalidatedSlot,
-    opened: OpenedImage,
-    expectation: &Expectation,
+/// One run.
+struct Flash<'a> {
+    site: &'a Site<'a>,
     slot: SlotName,
-    report: Report,
-) -> Result<(WriteReport, VerifiedSlot), CliError> {
-    let (fd, path) = invalidated.open_exclusive()?;
-    let mut target = WriteTarget::from_exclusive(fd, path)?;
-    let report = std::sync::Mutex::new(report);
-    let events = |event: Event| {
-        let mut report = report
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+    wanted: &'a Wanted,
+    cancel: &'a Cancel,
+    report: RefCell<Report>,
+}
+
+impl Flash<'_> {
+    fn invalidate(&self) -> Result<InvalidatedSlot, slotd_engine::Failure> {
+        self.site
+            .table
+            .inactive(self.slot)
+            .and_then(|inactive| self.site.backend.invalidate(inactive))
+            .map_err(|error| boot_failure(&error))
+    }
+
+    fn fill(
+        &self,
+        opened: OpenedImage,
+        invalidated: InvalidatedSlot,
+    ) -> Result<StagedImage, Trouble> {
+        let (written, verified) =
+            staging::write(opened, invalidated, self.wanted, self.cancel, &|event| {
+                self.tell(&event);
+            })?;
+        if self.cancel.is_cancelled() {
+            return Err(Trouble::Stopped);
+        }
+        self.show("prepareBoot", None);
+        let published = Some(written.published.to_string());
+        Ok(self.site.prepare(&verified, published, self.wanted)?)
+    }
+
+    /// Leaves the slot empty; what became of it.
+    fn discard(&self) -> String {
+        self.show("discard", None);
+        let slot = self.slot;
+        match self.invalidate() {
+            Err(failure) => format!("slot {slot} could not be emptied: {}", failure.reason),
+            Ok(invalidated) => match staging::clear(&invalidated) {
+                Ok(()) => format!("slot {slot} is empty"),
+                Err(failure) => format!(
+                    "slot {slot} is empty to the boot loader, but its first MiB could not be zeroed: {}",
+                    failure.reason
+                ),
+            },
+        }
+    }
+
+    fn tell(&self, event: &Event) {
         match event {
-            Event::Progress(now) => report.show(&at(slot, "write", Some(shown(&now)))),
+            Event::Progress(now) => self.show("write", Some(staging::progress_status(now))),
             Event::Retrying { error, delay, .. } => {
-                report.note(&format!("{error}; tried again in {} s", delay.as_secs()));
+                let words = format!("{error}; tried again in {} s", delay.as_secs());
+                self.report.borrow().note(&words);
             }
             Event::Opened(_) | Event::Verified(_) => {}
         }
-    };
-    let written = slotd_image::write(opened, &mut target, expectation, &Cancel::new(), &events)?;
-    drop(target);
-    let verified = invalidated.attest(ReadBack {
-        expanded_sha256: *written.expanded.as_bytes(),
-        expanded_size: written.expanded_size,
-    });
-    Ok((written, verified))
-}
-
-fn at(slot: SlotName, step: &str, progress: Option<ProgressStatus>) -> UpgradeStatus {
-    UpgradeStatus {
-        phase: "Staging".to_owned(),
-        step: step.to_owned(),
-        target_slot: Some(match slot {
-            SlotName::A => SlotLetter::A,
-            SlotName::B => SlotLetter::B,
-        }),
-        progress,
-        ..UpgradeStatus::default()
     }
-}
 
-fn shown(progress: &Progress) -> ProgressStatus {
-    ProgressStatus {
-        percent: percent(progress),
-        bytes_written: progress.written,
-        bytes_verified: progress.verified,
-        bytes_total: progress.expanded_total,
-        published_bytes: progress.published,
-        published_total: progress.published_total,
-        rate: progress.rate,
-        seconds_left: progress.remaining.map(|left| left.as_secs()),
+    fn show(&self, step: &str, progress: Option<ProgressStatus>) {
+        self.report.borrow_mut().show(&UpgradeStatus {
+            phase: "Staging".to_owned(),
+            step: step.to_owned(),
+            target_slot: Some(match self.slot {
+                SlotName::A => SlotLetter::A,
+                SlotName::B => SlotLetter::B,
+            }),
+            progress,
+            ..UpgradeStatus::default()
+        });
     }
-}
-
-fn percent(progress: &Progress) -> Option<u8> {
-    let (done, of) = match (progress.expanded_total, progress.published_total) {
-        (Some(total), _) => (
-            u128::from(progress.written) + u128::from(progress.verified),
-            u128::from(total) * 2,
-        ),
-        (None, Some(total)) => (u128::from(progress.published), u128::from(total)),
-        (None, None) => return None,
-    };
-    u8::try_from((done * 100).checked_div(of)?.min(100)).ok()
 }
 
 #[cfg(test)]
-mod tests {
-    use slotd_bootctl::{Booted, SlotName};
-    use slotd_image::Progress;
-
-    use super::{chosen, percent};
-    use crate::error::ErrorKind;
-
-    #[test]
-    fn the_slot_is_asked_for_where_none_is_booted() {
-        assert_eq!(
-            chosen(None, Booted::Slot(SlotName::A)).unwrap(),
-            SlotName::B
-        );
-        assert_eq!(chosen(Some("a"), Booted::Neither).unwrap(), SlotName::A);
-        let error = chosen(None, Booted::Neither).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsafe);
-        let error = chosen(Some("c"), Booted::Neither).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Reject);
-    }
-
-    #[test]
-    fn the_percentage_counts_writing_and_reading_back() {
-        let mut progress = Progress {
-            written: 100,
-            verified: 50,
-            expanded_total: Some(100),
-            ..Progress::default()
-        };
-        assert_eq!(percent(&progress), Some(75));
-        progress.expanded_total = None;
-        assert_eq!(percent(&progress), None);
-        progress.published = 3;
-        progress.published_total = Some(4);
-        assert_eq!(percent(&progress), Some(75));
-        progress.published_total = Some(0);
-        assert_eq!(percent(&progress), None);
-    }
-}
+mod tests;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use slotd_image::ImageSource;
 
-use super::arguments::ImageArguments;
+use super::arguments::PlanArguments;
 use super::error::CliError;
 use crate::dbus::wire::InstallOptions;
 use crate::error::ErrorKind;
@@ -37,16 +37,17 @@ pub(super) fn source(text: &str) -> Result<ImageSource, CliError> {
 }
 
 /// The options beside the source.
-pub(super) fn options(arguments: &ImageArguments) -> InstallOptions {
+pub(super) fn options(arguments: &PlanArguments) -> InstallOptions {
+    let image = arguments.image.clone();
     InstallOptions {
-        checksum: arguments.checksum.clone(),
-        expanded_checksum: arguments.expanded_checksum.clone(),
-        size: arguments.size,
-        version: arguments.image_version.clone(),
+        checksum: image.checksum,
+        expanded_checksum: image.expanded_checksum,
+        size: image.size,
+        version: image.image_version,
         stage_only: arguments.stage_only,
         allow_downgrade: arguments.allow_downgrade,
         allow_same_version: arguments.allow_same_version,
-        allow_no_agent: arguments.allow_no_agent,
+        allow_no_agent: image.allow_no_agent,
     }
 }
 

@@ -24,9 +24,9 @@ pub(super) async fn install(
     arguments: &InstallArguments,
     output: OutputFormat,
 ) -> Result<(), CliError> {
-    let options = image::options(&arguments.image);
+    let options = image::options(&arguments.plan);
     // Read here as well, so that what is wrong with it is said before anybody is asked.
-    let source = image::source(&arguments.image.source)?;
+    let source = image::source(&arguments.plan.image.source)?;
     let handed = match source {
         ImageSource::Http(url) => Handed::Location(url.to_string()),
         ImageSource::File(path) => {

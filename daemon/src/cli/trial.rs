@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use slotd_bootctl::{Booted, SlotName, SlotState};
 
 use super::error::CliError;
-use crate::agent::{AgentLife, BootVerdict, NodeSettings, RunFiles};
+use crate::agent::{AgentLife, BootVerdict, RunFiles};
 use crate::config;
 use crate::error::ErrorKind;
+use crate::node::NodeSettings;
 use crate::service::node_settings;
 
 /// Written by `slotd-boot-generator` on a trial boot.

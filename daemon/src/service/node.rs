@@ -2,8 +2,8 @@
 
 use slotd_engine::{ErrorKind, Failure};
 
-use crate::agent::NodeSettings;
 use crate::config::Settings;
+use crate::node::NodeSettings;
 
 /// What the agent has to know, out of the configuration.
 pub fn node_settings(settings: &Settings) -> NodeSettings {

@@ -6,102 +6,27 @@ mod plan;
 mod proving;
 mod staging;
 mod survey;
-mod versions;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use slotd_bootctl::{
-    Backend, BootOptions, EspSetting, InspectSettings, InvalidatedSlot, Partition, SlotName,
-    SlotSettings, SlotTable, SlotView, System, SystemdBoot, VerifiedSlot, inspect,
-};
+use slotd_bootctl::{Backend, InvalidatedSlot, SlotName, SlotTable, VerifiedSlot};
 use slotd_engine::{
     Ended, ErrorKind, Failure, Image, ImageRequest, Limits, Record, Slot, StagedSlot, Upgrade,
     Verdict,
 };
-use slotd_image::{Cancel, FetchSettings, ImageSource, OpenedImage};
+use slotd_image::{Cancel, ImageSource, OpenedImage};
 
-use self::convert::boot_failure;
 use super::host::{Host, Loaded, Trouble, World};
 use super::lock::ChangeLock;
 use super::machine::Machine;
-use super::run_files::RunFiles;
 use super::state::StateStore;
 use super::state_directory::examine;
+use crate::node::NodeSettings;
+use crate::staging::boot_failure;
 use crate::status::{NodeView, ProgressStatus};
 
-pub use plan::{Plan, PlanStep};
-
-/// Where the fetch settings come from: read anew for each fetch, since tokens and certificates change.
-pub type FetchSettingsSource = Box<dyn Fn() -> Result<FetchSettings, Failure> + Send + Sync>;
-
-/// Opens the boot loader's backend for a slot table.
-pub type OpenBackend =
-    Box<dyn Fn(&System, &SlotTable) -> slotd_bootctl::Result<Box<dyn Backend>> + Send + Sync>;
-
-/// Looks into a written slot.
-pub type LookInto =
-    Box<dyn Fn(&Partition, &InspectSettings) -> slotd_bootctl::Result<SlotView> + Send + Sync>;
-
-/// What the node's host has to know.
-pub struct NodeSettings {
-    /// Where kernel files are.
-    pub system: System,
-    /// Where the slots are.
-    pub slots: SlotSettings,
-    /// How the boot loader is opened.
-    pub backend: OpenBackend,
-    /// How a written slot is looked into.
-    pub look: LookInto,
-    /// What must outlive a slot.
-    pub state_directory: PathBuf,
-    /// What ends with the boot.
-    pub run: RunFiles,
-    /// The os-release key that holds an image's version.
-    pub version_key: String,
-    /// Boots that a trial gets.
-    pub tries: u32,
-    /// How long after the kernel's start a trial boot has to be proven.
-    pub deadline: Duration,
-    /// Kernel options beside the image's own.
-    pub boot_options: String,
-    /// Seconds from a panic to the reboot on a trial boot.
-    pub panic_seconds: u32,
-    /// Refuse images without an enabled agent, unless asked otherwise.
-    pub require_agent: bool,
-    /// Refuse to fetch an image without a checksum.
-    pub require_checksum: bool,
-    /// How images are fetched.
-    pub fetch: FetchSettingsSource,
-}
-
-impl NodeSettings {
-    /// Settings of a host with systemd-boot and all defaults.
-    #[must_use]
-    pub fn new(esp: EspSetting, fetch: FetchSettingsSource) -> Self {
-        Self {
-            system: System::host(),
-            slots: SlotSettings::Auto,
-            backend: Box::new(move |system, table| {
-                let backend = SystemdBoot::open(system, table, &esp)?;
-                Ok(Box::new(backend))
-            }),
-            look: Box::new(inspect),
-            state_directory: PathBuf::from("/var/lib/slotd"),
-            run: RunFiles::default(),
-            version_key: String::from("IMAGE_VERSION"),
-            tries: 3,
-            deadline: Duration::from_secs(600),
-            boot_options: String::new(),
-            panic_seconds: 10,
-            require_agent: true,
-            require_checksum: false,
-            fetch,
-        }
-    }
-}
+pub use plan::{Plan, PlanRefusal, PlanStep};
 
 /// The proofs and the source of the staging under way. They live in memory alone: after a restart a
 /// staging begins anew, and a staged slot is proven by its marker.
@@ -158,35 +83,14 @@ impl NodeHost {
         self.bench.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn table(&self) -> Result<SlotTable, Failure> {
-        SlotTable::discover(&self.settings.system, &self.settings.slots, None)
-            .map_err(|error| boot_failure(&error))
-    }
-
-    fn backend(&self, table: &SlotTable) -> Result<Box<dyn Backend>, Failure> {
-        (self.settings.backend)(&self.settings.system, table).map_err(|error| boot_failure(&error))
-    }
-
     /// One transition of the loader's data, with slots and loader looked at afresh.
     fn with_loader<T>(
         &self,
         act: impl FnOnce(&SlotTable, &dyn Backend) -> slotd_bootctl::Result<T>,
     ) -> Result<T, Failure> {
-        let table = self.table()?;
-        let backend = self.backend(&table)?;
+        let table = self.settings.table()?;
+        let backend = self.settings.backend(&table)?;
         act(&table, &*backend).map_err(|error| boot_failure(&error))
-    }
-
-    fn boot_options(&self) -> Result<BootOptions, Failure> {
-        let machine_id = slotd_bootctl::machine_id(&self.settings.system)
-            .map_err(|error| boot_failure(&error))?;
-        Ok(BootOptions {
-            tries: self.settings.tries,
-            extra: self.settings.boot_options.clone(),
-            machine_id,
-            trial_deadline_seconds: self.settings.deadline.as_secs(),
-            panic_seconds: self.settings.panic_seconds,
-        })
     }
 }
 
@@ -263,11 +167,7 @@ impl Host for NodeHost {
 
     fn discard(&self, slot: Slot) -> Result<(), Failure> {
         *self.bench() = Bench::default();
-        self.with_loader(|table, backend| {
-            backend
-                .invalidate(table.inactive(convert::name(slot))?)
-                .map(|_| ())
-        })
+        self.discard_slot(slot)
     }
 
     fn arm(&self, slot: &StagedSlot) -> Result<(), Failure> {

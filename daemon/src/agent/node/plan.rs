@@ -6,9 +6,11 @@ use slotd_engine::Failure;
 use slotd_image::{Cancel, ImageSource};
 
 use super::super::error::{AgentError, kind_of};
-use super::super::request::InstallRequest;
+use super::super::host::Trouble;
+use super::super::request::{InstallRequest, wanted};
 use super::{NodeHost, convert};
 use crate::error::ErrorKind;
+use crate::staging::{Site, boot_failure, kind_of_all};
 use crate::status::SlotLetter;
 
 /// The changes of an installation, in order.
@@ -22,9 +24,22 @@ pub struct Plan {
     /// Size of the expanded image in bytes, where it is known.
     pub size: Option<u64>,
     /// Why it would be refused; empty when it would go ahead.
-    pub refusals: Vec<String>,
+    pub refusals: Vec<PlanRefusal>,
+    /// The kind of all these reasons together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<ErrorKind>,
     /// Every write, rename and variable.
     pub steps: Vec<PlanStep>,
+}
+
+/// One reason against it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanRefusal {
+    /// What to do about it.
+    pub kind: ErrorKind,
+    /// The reason, one sentence.
+    pub reason: String,
 }
 
 /// One change.
@@ -75,39 +90,27 @@ impl NodeHost {
     /// When slots or loader cannot be read; reasons against the installation are in the plan.
     pub fn plan(&self, request: InstallRequest) -> Result<Plan, AgentError> {
         let failed = |failure: Failure| AgentError::new(kind_of(failure.kind), failure.reason);
-        let table = self.table().map_err(failed)?;
-        let Some(booted) = table.booted.slot() else {
+        let site = Site::look(&self.settings).map_err(failed)?;
+        let Some(booted) = site.table.booted.slot() else {
             let message = "this system runs from neither of the two slots";
             return Err(AgentError::new(ErrorKind::Unsafe, message));
         };
-        let backend = self.backend(&table).map_err(failed)?;
-        let loader = backend
-            .state()
-            .map_err(|error| failed(convert::boot_failure(&error)))?;
         let name = !booted;
         let slot = convert::slot(name);
-        let partition = table.get(name);
+        let partition = site.table.get(name);
         let image = request.to_engine();
-        let mut reasons = self.refusals(slot, &image, &table, &*backend, &loader);
+        let wanted = wanted(&image);
+        let mut reasons = self.refusals(&site, slot, &wanted);
         let mut size = request.size;
         if !matches!(request.source, ImageSource::Reader { .. }) {
-            let opened = (self.settings.fetch)().and_then(|fetch| {
-                slotd_image::open(
-                    request.source,
-                    &fetch,
-                    &super::super::request::expectation(&image),
-                    partition.size,
-                    &Cancel::new(),
-                    &|_| (),
-                )
-                .map_err(|error| convert::image_failure(&error))
-            });
-            match opened {
+            match site.open(name, request.source, &wanted, &Cancel::new(), &|_| ()) {
                 Ok(opened) => size = size.or(opened.info().expanded_total),
-                Err(failure) => reasons.push(failure),
+                Err(Trouble::Failed(failure)) => reasons.push(failure),
+                // Nobody holds the flag.
+                Err(Trouble::Stopped) => {}
             }
         }
-        let options = self.boot_options().map_err(failed)?;
+        let options = self.settings.boot_options().map_err(failed)?;
         let staged = StagedImage {
             expanded_size: size.unwrap_or(0),
             version: image.version.clone(),
@@ -155,7 +158,7 @@ impl NodeHost {
                 .take(count.saturating_add(1))
                 .map(|(_, one)| one.clone())
                 .collect();
-            match backend.plan_sequence(&prefix) {
+            match site.backend.plan_sequence(&prefix) {
                 Ok(changes) => {
                     let all = changes.len();
                     let new = changes.into_iter().skip(before);
@@ -164,7 +167,7 @@ impl NodeHost {
                 }
                 // Refused from here on: the reason belongs to the plan.
                 Err(error) => {
-                    reasons.push(convert::boot_failure(&error));
+                    reasons.push(boot_failure(&error));
                     break;
                 }
             }
@@ -183,10 +186,15 @@ impl NodeHost {
             "one line is appended when the upgrade has ended",
             "what happened on this node stays known",
         ));
-        let mut refusals: Vec<String> = Vec::new();
+        let refused = kind_of_all(&reasons).map(kind_of);
+        let mut refusals: Vec<PlanRefusal> = Vec::new();
         for failure in reasons {
-            if !refusals.contains(&failure.reason) {
-                refusals.push(failure.reason);
+            let refusal = PlanRefusal {
+                kind: kind_of(failure.kind),
+                reason: failure.reason,
+            };
+            if !refusals.contains(&refusal) {
+                refusals.push(refusal);
             }
         }
         Ok(Plan {
@@ -194,6 +202,7 @@ impl NodeHost {
             source: image.source,
             size,
             refusals,
+            refused,
             steps,
         })
     }

@@ -2,27 +2,25 @@
 
 use std::fs;
 
-use slotd_bootctl::{
-    Booted, Counting, LoaderState, NextBoot, SlotName, SlotState, SlotTable, parse_os_release,
-};
+use slotd_bootctl::{Booted, Counting, LoaderState, NextBoot, SlotName, SlotState, SlotTable};
 use slotd_engine::{Digest, ErrorKind, Failure};
 
 use super::super::host::World;
 use super::{NodeHost, convert};
+use crate::staging::boot_failure;
 use crate::status::{Condition, LoaderStatus, NodeView, SlotLetter, SlotStatus};
 
 impl NodeHost {
     /// Slots and loader as far as they can be read, with the first thing that could not.
     fn look(&self) -> (Option<SlotTable>, Option<LoaderState>, Option<Failure>) {
-        let table = match self.table() {
+        let table = match self.settings.table() {
             Ok(table) => table,
             Err(failure) => return (None, None, Some(failure)),
         };
-        let state = self.backend(&table).and_then(|backend| {
-            backend
-                .state()
-                .map_err(|error| convert::boot_failure(&error))
-        });
+        let state = self
+            .settings
+            .backend(&table)
+            .and_then(|backend| backend.state().map_err(|error| boot_failure(&error)));
         match state {
             Ok(state) => (Some(table), Some(state), None),
             Err(failure) => (Some(table), None, Some(failure)),
@@ -83,29 +81,6 @@ impl NodeHost {
         })
     }
 
-    /// The running system's os-release.
-    fn os_release(&self, key: &str) -> Option<String> {
-        let system = &self.settings.system;
-        let text = fs::read_to_string(system.path("/etc/os-release"))
-            .or_else(|_| fs::read_to_string(system.path("/usr/lib/os-release")))
-            .ok()?;
-        parse_os_release(&text)
-            .remove(key)
-            .filter(|value| !value.is_empty())
-    }
-
-    /// The version that runs: what the image says, else what was recorded when it was staged, else
-    /// `VERSION_ID`.
-    pub(super) fn running_version(
-        &self,
-        loader: Option<&LoaderState>,
-        booted: SlotName,
-    ) -> Option<String> {
-        self.os_release(&self.settings.version_key)
-            .or_else(|| loader?.image(booted)?.version.clone())
-            .or_else(|| self.os_release("VERSION_ID"))
-    }
-
     pub(super) fn survey_node(&self) -> NodeView {
         let (table, loader, trouble) = self.look();
         let mut view = NodeView::default();
@@ -155,7 +130,7 @@ impl NodeHost {
             label: partition.label.clone(),
             size: partition.size,
             version: if booted {
-                self.running_version(loader, slot)
+                self.settings.running_version(loader, slot)
             } else {
                 image.and_then(|image| image.version.clone())
             },

@@ -3,7 +3,9 @@
 use std::cmp::Ordering;
 
 use slotd_crds::version::Version;
-use slotd_engine::{ErrorKind, Failure, ImageRequest};
+use slotd_engine::{ErrorKind, Failure};
+
+use super::judgement::Wanted;
 
 /// Refuses the running version and older ones, unless they were asked for by name. Texts that are no
 /// versions are compared as texts: equal ones are the same version, others say nothing about order.
@@ -13,17 +15,17 @@ use slotd_engine::{ErrorKind, Failure, ImageRequest};
 pub(super) fn may_follow(
     running: Option<&str>,
     wanted: &str,
-    request: &ImageRequest,
+    asked: &Wanted,
 ) -> Result<(), Failure> {
     let Some(running) = running else {
         return Ok(());
     };
     let refuse = |reason: String| Err(Failure::new(ErrorKind::Reject, reason));
     match compare(running, wanted) {
-        Some(Ordering::Equal) if !request.allow_same_version => refuse(format!(
+        Some(Ordering::Equal) if !asked.allow_same_version => refuse(format!(
             "version {wanted} is the one that runs already (allow it with --allow-same-version)"
         )),
-        Some(Ordering::Greater) if !request.allow_downgrade => refuse(format!(
+        Some(Ordering::Greater) if !asked.allow_downgrade => refuse(format!(
             "version {wanted} is older than the running {running} (allow it with --allow-downgrade)"
         )),
         None => {
@@ -53,23 +55,15 @@ fn compare(one: &str, other: &str) -> Option<Ordering> {
 
 #[cfg(test)]
 mod tests {
-    use slotd_engine::{ErrorKind, ImageRequest};
+    use slotd_engine::ErrorKind;
 
-    use super::{may_follow, same};
+    use super::{Wanted, may_follow, same};
 
-    fn request(allow_downgrade: bool, allow_same_version: bool) -> ImageRequest {
-        ImageRequest {
-            source: "image".to_owned(),
-            locator: None,
-            checksum: None,
-            expanded_checksum: None,
-            size: None,
-            version: None,
-            stage_only: false,
+    fn request(allow_downgrade: bool, allow_same_version: bool) -> Wanted {
+        Wanted {
             allow_downgrade,
             allow_same_version,
-            allow_no_agent: false,
-            asked_anew: true,
+            ..Wanted::default()
         }
     }
 
