@@ -100,6 +100,7 @@ impl Driver {
     /// The world with what is asked of us; `None` when the agent is to stop.
     fn observe(&self) -> Option<Observation> {
         loop {
+            self.shared.pulse.begin();
             match self.shared.host.observe() {
                 Ok(world) => return Some(self.observation(world)),
                 Err(failure) => {
@@ -185,6 +186,7 @@ impl Driver {
 
     /// Waits; `true` when the agent is to stop.
     fn paused(&self, time: Duration) -> bool {
+        self.shared.pulse.rest();
         self.shared.wait(Some(time), |state| state.stopping)
     }
 
@@ -200,6 +202,11 @@ impl Driver {
         }
         if let Err(failure) = self.guard(command) {
             return Outcome::Failed(failure);
+        }
+        if takes_its_time(command) {
+            self.shared.pulse.rest();
+        } else {
+            self.shared.pulse.begin();
         }
         let outcome = self.perform(command);
         if let Outcome::Failed(failure) = &outcome {
@@ -315,6 +322,20 @@ impl Driver {
             self.shared.tell();
         }
     }
+}
+
+/// Whether a command may go on for any time, bounded by what it works with.
+fn takes_its_time(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Rest
+            | Command::Wait { .. }
+            | Command::Preflight { .. }
+            | Command::Write { .. }
+            | Command::PrepareBoot { .. }
+            | Command::RunChecks { .. }
+            | Command::AwaitBootComplete { .. }
+    )
 }
 
 fn done(result: Result<(), Failure>) -> Outcome {

@@ -11,6 +11,7 @@ use slotd_image::{Cancel, ImageSource};
 use super::driver;
 use super::error::{AgentError, Running, kind_of};
 use super::host::Host;
+use super::pulse::Pulse;
 use super::request::{InstallRequest, UpgradeId};
 use crate::error::ErrorKind;
 use crate::status::{
@@ -26,6 +27,8 @@ pub(super) struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     listeners: Mutex<Vec<Listener>>,
+    /// What the driver does now that should be over soon.
+    pub(super) pulse: Pulse,
 }
 
 /// The driver's state as the handles see it.
@@ -61,6 +64,7 @@ impl Shared {
             state: Mutex::default(),
             changed: Condvar::new(),
             listeners: Mutex::default(),
+            pulse: Pulse::new(),
         }
     }
 
@@ -371,6 +375,13 @@ impl AgentHandle {
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.shared.state().ended
+    }
+
+    /// Whether the agent's thread has hung for this long in something that should take moments. Downloads, writes,
+    /// health checks and waiting take as long as they take.
+    #[must_use]
+    pub fn is_stuck(&self, patience: Duration) -> bool {
+        self.shared.pulse.hangs(patience)
     }
 
     /// Stops the agent: a write is broken off, a download let go, checks are left to the next start.

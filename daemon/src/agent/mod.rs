@@ -9,6 +9,7 @@ mod life;
 mod lock;
 mod machine;
 mod node;
+mod pulse;
 mod request;
 mod run_files;
 mod state;

@@ -241,6 +241,27 @@ fn a_success_that_cannot_be_recorded_is_tried_again_and_is_no_ill_health() {
 }
 
 #[test]
+fn a_driver_that_hangs_is_told_from_one_that_waits_or_writes() {
+    let host = FakeHost::new();
+    {
+        let mut inner = host.inner.lock().unwrap();
+        inner.trial = true;
+        inner.hangs = true;
+    }
+    let agent = started(&host);
+    host.wait_for("hang");
+    assert!(agent.is_stuck(Duration::ZERO));
+    assert!(!agent.is_stuck(SOON));
+    host.inner.lock().unwrap().hangs = false;
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "Completed"));
+    host.inner.lock().unwrap().endless = true;
+    agent.install(file()).unwrap();
+    host.wait_for("write");
+    assert!(!agent.is_stuck(Duration::ZERO));
+    assert!(agent.shutdown(SOON));
+}
+
+#[test]
 fn nobody_is_told_of_a_proven_boot_while_the_loader_cannot_be_read() {
     let host = FakeHost::new();
     {

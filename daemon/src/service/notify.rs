@@ -15,6 +15,10 @@ use crate::status::UpgradeStatus;
 /// How often the agent's thread is looked at where systemd asks for no pings.
 const LOOK: Duration = Duration::from_secs(60);
 
+/// How long the agent's thread may take for what is a matter of moments: far beyond what a device needs that answers
+/// at all, timeouts and retries of its driver included.
+const STUCK: Duration = Duration::from_secs(600);
+
 fn send(state: &[NotifyState<'_>]) {
     // Without a socket this does nothing.
     if let Err(error) = sd_notify::notify(state) {
@@ -32,7 +36,8 @@ pub(super) fn stopping() {
     send(&[NotifyState::Stopping, NotifyState::Status("Stopping")]);
 }
 
-/// Pings at half the watchdog's interval for as long as the agent's thread lives; `gone` hears when it does not.
+/// Pings at half the watchdog's interval for as long as the agent's thread lives and does not hang; `gone` hears when it
+/// does not live.
 ///
 /// A thread of its own that sleeps: a long timer of the runtime wakes up more than once on its way.
 ///
@@ -42,7 +47,12 @@ pub(super) fn watchdog(agent: AgentHandle, gone: Sender<()>) -> io::Result<()> {
     let pause = sd_notify::watchdog_enabled().map_or(LOOK, |interval| interval / 2);
     let ping = move || {
         while agent.is_running() {
-            send(&[NotifyState::Watchdog]);
+            if agent.is_stuck(STUCK) {
+                // systemd starts the agent anew unless this passes.
+                warn!(seconds = STUCK.as_secs(), "the agent's thread hangs");
+            } else {
+                send(&[NotifyState::Watchdog]);
+            }
             thread::sleep(pause);
         }
         // Nobody listens where the service is about to end anyway.

@@ -25,6 +25,8 @@ pub(super) struct Inner {
     pub(super) unwritable: bool,
     /// Writes go on until they are told to stop.
     pub(super) endless: bool,
+    /// A mark on the loader's data does not come back while this is set.
+    pub(super) hangs: bool,
     pub(super) conditions: Vec<Condition>,
     /// The loader's data can be read, but not written.
     pub(super) sealed: bool,
@@ -240,6 +242,12 @@ impl Host for FakeHost {
     }
 
     fn mark_good(&self, _slot: Slot) -> Result<(), Failure> {
+        if self.inner.lock().unwrap().hangs {
+            self.did("hang");
+            while self.inner.lock().unwrap().hangs {
+                std::thread::yield_now();
+            }
+        }
         if self.inner.lock().unwrap().sealed {
             self.did("mark good in vain");
             return Err(Failure::new(
