@@ -33,7 +33,7 @@ use crate::stream::{Filled, ImageStream, Intake, Sizes, Unpacker};
 
 /// Buffers of one MiB: one withheld, one each being filled, digested and written, the rest evens
 /// out their different paces.
-const BUFFERS: usize = 8;
+const BUFFERS: usize = 10;
 
 /// Chunks of the published file between the network and the decoder; at most 400 KiB each.
 const CHUNKS: usize = 4;
