@@ -133,6 +133,12 @@ fn what_is_wrong_with_a_request_comes_back_with_its_kind() {
     on_a_runtime(async {
         let root = tempfile::tempdir().unwrap();
         let (_server, client) = connected(&agent(root.path())).await;
+        let relative = client
+            .install("./x.img", &InstallOptions::default())
+            .await
+            .unwrap_err();
+        assert_eq!(relative.kind(), ErrorKind::Reject);
+        assert!(relative.to_string().contains("./x.img"), "{relative}");
         let kind = |error: ClientError| (error.kind(), error.to_string());
 
         let options = InstallOptions {

@@ -268,6 +268,14 @@ fn a_fresh_node_shows_its_slots_and_loader() {
 }
 
 #[test]
+fn a_look_at_the_slots_alone_makes_no_state_directory() {
+    let lab = Lab::new();
+    let view = slotd::agent::Host::survey(&lab.host());
+    assert_eq!(view.slots.len(), 2);
+    assert!(!lab.path("data").exists());
+}
+
+#[test]
 fn a_healthy_image_is_tried_confirmed_and_kept() {
     let mut lab = Lab::new();
     let before = lab.slot_bytes("vda2");

@@ -52,6 +52,12 @@ impl Slotd1 {
         }
         let source =
             ImageSource::parse(&source).map_err(|error| CallError::Reject(error.to_string()))?;
+        if let ImageSource::File(path) = &source
+            && path.is_relative()
+        {
+            let message = format!("{}: the agent needs an absolute path", path.display());
+            return Err(CallError::Reject(message));
+        }
         let request = InstallOptions::from_dict(options)?.request(source)?;
         Ok(self.agent.install(request)?)
     }

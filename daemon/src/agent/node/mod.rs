@@ -8,7 +8,7 @@ mod staging;
 mod survey;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use slotd_bootctl::{Backend, InvalidatedSlot, SlotName, SlotTable, VerifiedSlot};
 use slotd_engine::{
@@ -41,7 +41,8 @@ struct Bench {
 pub struct NodeHost {
     settings: NodeSettings,
     machine: Arc<dyn Machine>,
-    store: Mutex<StateStore>,
+    /// Opened by the first who needs it: a look at the slots alone makes no directory.
+    store: OnceLock<Mutex<StateStore>>,
     bench: Mutex<Bench>,
 }
 
@@ -54,29 +55,36 @@ impl fmt::Debug for NodeHost {
 }
 
 impl NodeHost {
-    /// The host. A state directory that is not fit is found out here, and every write there answers
-    /// with the reason; what needs no record goes on.
+    /// The host. Nothing is looked at yet.
     #[must_use]
     pub fn new(settings: NodeSettings, machine: Arc<dyn Machine>) -> Self {
-        let slots = SlotTable::discover(&settings.system, &settings.slots, None)
+        Self {
+            settings,
+            machine,
+            store: OnceLock::new(),
+            bench: Mutex::default(),
+        }
+    }
+
+    /// The state's files. A directory that is not fit is found out once, and every write there answers with the
+    /// reason; what needs no record goes on.
+    fn store(&self) -> MutexGuard<'_, StateStore> {
+        let store = self.store.get_or_init(|| Mutex::new(self.open_store()));
+        // What is kept under the lock is replaced whole, so a poisoned one holds nothing half done.
+        store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open_store(&self) -> StateStore {
+        let settings = &self.settings;
+        let slots = settings
+            .table()
             .map(|table| vec![(SlotName::A, table.a.number), (SlotName::B, table.b.number)])
             // Without slots nothing is installed; the directory is checked for all the rest.
             .unwrap_or_default();
         let refused = examine(&settings.system, &settings.state_directory, &slots)
             .err()
             .map(|error| Failure::new(ErrorKind::Configuration, error.to_string()));
-        let store = StateStore::new(&settings.state_directory, refused);
-        Self {
-            settings,
-            machine,
-            store: Mutex::new(store),
-            bench: Mutex::default(),
-        }
-    }
-
-    fn store(&self) -> MutexGuard<'_, StateStore> {
-        // What is kept under the lock is replaced whole, so a poisoned one holds nothing half done.
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+        StateStore::new(&settings.state_directory, refused)
     }
 
     fn bench(&self) -> MutexGuard<'_, Bench> {
