@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slotd_engine::{Command, Failure, Observation, Outcome, Point, Record, Request, Verdict, next};
+use slotd_engine::{Command, Failure, Observation, Outcome, Record, Request, Verdict, next};
 use slotd_image::Cancel;
 
-use super::handle::Shared;
 use super::host::{Trouble, World};
 use super::lock::ChangeLock;
+use super::shared::Shared;
+use super::words::{message, reason, recording};
 use crate::status::{Condition, ProgressStatus};
 
 /// Between two looks at a world that cannot be seen, or two tries to keep a record.
@@ -356,47 +357,4 @@ fn outcome<T>(result: Result<T, Trouble>, good: impl FnOnce(T) -> Outcome) -> Ou
 fn lost_request() -> Outcome {
     let reason = "the record holds no image to be installed";
     Outcome::Failed(Failure::new(slotd_engine::ErrorKind::Bug, reason))
-}
-
-/// That a healthy boot cannot be recorded as good: known from the second try on, until it is.
-fn recording(record: &Record, command: &Command, before: Option<Condition>) -> Option<Condition> {
-    if record.at != Point::Bless {
-        return None;
-    }
-    if !matches!(command, Command::Wait { .. }) {
-        return before;
-    }
-    let reason = reason(record).unwrap_or("the boot loader's data do not show it");
-    let message = format!("this boot is healthy, but that cannot be recorded yet: {reason}");
-    Some(Condition::new("RecordingFailed", message))
-}
-
-fn reason(record: &Record) -> Option<&str> {
-    let failure = record.upgrade.as_ref()?.failure.as_ref()?;
-    Some(&failure.reason)
-}
-
-/// What is being waited for, for people.
-fn message(record: &Record, command: &Command) -> Option<String> {
-    match command {
-        // It goes on at once.
-        Command::Wait { seconds: 0 } => None,
-        Command::Wait { seconds } if record.at == Point::Bless => Some(format!(
-            "healthy, but that cannot be recorded yet, next try in {seconds} s: {}",
-            reason(record).unwrap_or("the boot loader's data do not show it")
-        )),
-        Command::Wait { seconds } if !record.at.is_rest() => Some(match reason(record) {
-            Some(reason) => format!("next try in {seconds} s: {reason}"),
-            None => format!("next look in {seconds} s"),
-        }),
-        Command::Rest if record.at == Point::Staged => {
-            Some(String::from("staged: waits for slotd activate"))
-        }
-        Command::Reboot { .. } => Some(String::from("rebooting")),
-        Command::RunChecks { .. } => Some(String::from("health checks run")),
-        Command::AwaitBootComplete { .. } => {
-            Some(String::from("healthy: waits for boot-complete.target"))
-        }
-        _ => None,
-    }
 }

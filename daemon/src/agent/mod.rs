@@ -12,13 +12,15 @@ mod node;
 mod pulse;
 mod request;
 mod run_files;
+mod shared;
 mod state;
 mod state_directory;
 #[cfg(test)]
 mod tests;
+mod words;
 
 pub use error::{AgentError, Running, kind_of};
-pub use handle::{AgentHandle, Listener};
+pub use handle::AgentHandle;
 pub use host::{Host, Loaded, Trouble, World};
 pub use life::AgentLife;
 pub use lock::{ChangeLock, LockError};
@@ -26,5 +28,6 @@ pub use machine::Machine;
 pub use node::{NodeHost, Plan, PlanRefusal, PlanStep};
 pub use request::{InstallRequest, UpgradeId};
 pub use run_files::{BootVerdict, RUN_DIRECTORY, RunFiles};
+pub use shared::Listener;
 pub use state::read_history;
 pub use state_directory::StateDirectoryError;
