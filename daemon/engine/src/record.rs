@@ -2,6 +2,8 @@
 //!
 //! Two OS versions read these types: fields are only ever added, each with a default.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::table::{Phase, Point};
@@ -59,7 +61,7 @@ impl Failure {
 }
 
 /// The image that is asked for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ImageRequest {
     /// The source as it may be shown: no user, no query.
@@ -96,6 +98,25 @@ pub struct ImageRequest {
     /// tried again.
     #[serde(default)]
     pub asked_anew: bool,
+}
+
+impl fmt::Debug for ImageRequest {
+    /// All but the locator, which may hold secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImageRequest")
+            .field("source", &self.source)
+            .field("locator", &self.locator.as_ref().map(|_| "***"))
+            .field("checksum", &self.checksum)
+            .field("expanded_checksum", &self.expanded_checksum)
+            .field("size", &self.size)
+            .field("version", &self.version)
+            .field("stage_only", &self.stage_only)
+            .field("allow_downgrade", &self.allow_downgrade)
+            .field("allow_same_version", &self.allow_same_version)
+            .field("allow_no_agent", &self.allow_no_agent)
+            .field("asked_anew", &self.asked_anew)
+            .finish()
+    }
 }
 
 /// The image that was written and read back.

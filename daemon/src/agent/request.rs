@@ -108,3 +108,21 @@ pub(super) fn wanted(request: &ImageRequest) -> Wanted {
         allow_no_agent: request.allow_no_agent,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use slotd_image::ImageSource;
+
+    use super::InstallRequest;
+
+    #[test]
+    fn a_remembered_request_shows_no_secret_of_its_source() {
+        let source =
+            ImageSource::parse("https://user:hunter2@host/rootfs.img?token=hunter2").unwrap();
+        let request = InstallRequest::new(source);
+        let remembered = request.to_engine();
+        assert!(remembered.locator.as_deref().unwrap().contains("hunter2"));
+        let shown = format!("{request:?} {remembered:?} {}", remembered.source);
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+}
