@@ -144,14 +144,25 @@ impl Node {
         self.machine.json("slotd-bootctl status --output json")
     }
 
-    /// The entries of `slotd history --output json`, the latest last.
+    /// The entries of `slotd history --output json`, the latest last. Waits until the result that the status shows is among them:
+    /// the agent puts the node in order first.
     pub fn history(&mut self) -> Result<Vec<Value>> {
-        let document = self.machine.json("slotd history --output json")?;
-        let list = document.get("entries").unwrap_or(&document);
-        Ok(list
-            .as_array()
-            .with_context(|| format!("the history is no list: {document}"))?
-            .clone())
+        let deadline = Instant::now() + self.machine.patience(20);
+        loop {
+            let last = self.status()?["lastResult"]["id"].clone();
+            let document = self.machine.json("slotd history --output json")?;
+            let entries = document
+                .as_array()
+                .with_context(|| format!("the history is no list: {document}"))?;
+            if last.is_null() || entries.iter().any(|entry| entry["id"] == last) {
+                return Ok(entries.clone());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "upgrade {last} has ended and is not in the history: {document:#}"
+            );
+            std::thread::sleep(Duration::from_millis(300));
+        }
     }
 
     /// The latest entry of the history.

@@ -51,7 +51,7 @@ fn interruptions(lab: &Lab) -> Result<()> {
     node.wait_until_written(64 << 20)?;
 
     let second = node.install_command(&v2, "");
-    node.refused(&second, BUSY, &["/stall"])?;
+    node.refused(&second, BUSY, &["upgrade 1", "staging"])?;
 
     // SIGTERM while bytes move: the agent stops in good time and leaves a slot that cannot be selected.
     node.machine

@@ -79,6 +79,12 @@ fn while_writing(lab: &Lab) -> Result<()> {
         boot.slot == "b" && boot.version == V2.version(),
         "ended in {boot:?}\n{printed}"
     );
+    // The cut left nothing behind that the next upgrade did not clear away.
+    let files = crate::esp::list(node.machine.disk(), "/loader/entries")?;
+    ensure!(
+        files == ["slotd-a.conf", "slotd-b.conf"],
+        "the ESP holds {files:?}"
+    );
     Ok(())
 }
 

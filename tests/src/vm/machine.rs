@@ -333,10 +333,12 @@ impl Machine {
         Ok(used)
     }
 
-    /// Names in the loader's folder of entries, read from the ESP from outside the guest. While the machine runs this shows what
-    /// reached its disk.
+    /// Names of the loader's entries, read from the ESP from outside the guest. While the machine runs this shows what reached its
+    /// disk. Other files there, such as temporary ones that a power cut left, are nothing to the loader.
     pub fn loader_entries(&self) -> Result<Vec<String>> {
-        crate::esp::list(&self.disk, "/loader/entries")
+        let mut names = crate::esp::list(&self.disk, "/loader/entries")?;
+        names.retain(|name| name.ends_with(".conf"));
+        Ok(names)
     }
 }
 

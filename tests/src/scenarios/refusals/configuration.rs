@@ -28,12 +28,21 @@ fn fragments(group: &mut Group, install: &Install) -> Result<()> {
             "boot:\n  options: quiet\n  panic: soon\n",
             &["/etc/slotd/config.d/50-wrong.yaml:3", "panic"],
         ),
+        (
+            "one device for both slots in the configuration",
+            "slots:\n  a: /dev/nvme0n1p2\n  b: /dev/nvme0n1p2\n",
+            &[
+                "/etc/slotd/config.d/50-wrong.yaml:3",
+                "both slots are the same",
+            ],
+        ),
     ] {
         let begin = format!(
             "printf '{}' > {FRAGMENT}; systemctl restart slotd.service; true",
             text.replace('\n', "\\n")
         );
-        let end = format!("rm {FRAGMENT}; systemctl restart slotd.service");
+        // The next check starts the agent anew anyway.
+        let end = format!("rm {FRAGMENT}");
         let fault = Fault {
             name,
             begin: &begin,
@@ -57,9 +66,8 @@ fn fragments(group: &mut Group, install: &Install) -> Result<()> {
             }
             install.refused(node, 8, &["not running", "slotd.service"])
         })?;
-        wait_until_ready(&mut group.node)?;
     }
-    Ok(())
+    group.restart_agent()
 }
 
 /// A state directory that cannot be written, or that would not be found again from the other slot.
@@ -93,7 +101,8 @@ fn state_directories(group: &mut Group, install: &Install) -> Result<()> {
     ] {
         let begin =
             format!("echo 'stateDirectory: {path}' > {FRAGMENT}; systemctl restart slotd.service");
-        let end = format!("rm {FRAGMENT}; systemctl restart slotd.service");
+        // The next check starts the agent anew anyway.
+        let end = format!("rm {FRAGMENT}");
         let fault = Fault {
             name,
             begin: &begin,
@@ -104,9 +113,8 @@ fn state_directories(group: &mut Group, install: &Install) -> Result<()> {
             install.refused(node, 3, says)?;
             condition(node, "StateDirectoryRefused", says)
         })?;
-        wait_until_ready(&mut group.node)?;
     }
-    Ok(())
+    group.restart_agent()
 }
 
 /// The condition is shown, with these words.
@@ -114,7 +122,7 @@ fn condition(node: &mut Node, kind: &str, says: &[&str]) -> Result<()> {
     let status = node.status()?;
     let message = status["conditions"]
         .as_array()
-        .and_then(|all| all.iter().find(|condition| condition["kind"] == kind))
+        .and_then(|all| all.iter().find(|condition| condition["type"] == kind))
         .and_then(|condition| condition["message"].as_str())
         .unwrap_or("");
     for word in says {

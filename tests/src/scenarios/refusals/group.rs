@@ -165,7 +165,7 @@ impl Group {
         let loader = fit_for_comparison(loader);
         ensure!(
             loader == self.loader,
-            "the loader's data changed:\n{loader:#}\ninstead of\n{:#}",
+            "the loader's data changed: {loader} instead of {}",
             self.loader
         );
         let status: Value = serde_json::from_str(status).context("the agent's document")?;

@@ -33,22 +33,31 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
 /// An installation that would succeed if nothing were broken.
 pub(super) struct Install {
     pub(super) command: String,
+    image: Published,
 }
 
 impl Install {
     fn serve(node: &Node, image: &Published) -> Self {
-        node.server.serve(
-            "/small.zst",
-            Body::File(image.path.clone()),
-            ServerFault::None,
-        );
-        Self {
+        let install = Self {
             command: format!(
                 "slotd install {} --checksum {} --stage-only --allow-no-agent",
                 node.server.guest_url("/small.zst"),
                 image.checksum
             ),
-        }
+            image: image.clone(),
+        };
+        install.slow(node, u64::MAX);
+        install
+    }
+
+    /// Serves so many bytes a second.
+    fn slow(&self, node: &Node, rate: u64) {
+        let fault = match rate {
+            u64::MAX => ServerFault::None,
+            rate => ServerFault::Slow(rate),
+        };
+        let body = Body::File(self.image.path.clone());
+        node.server.serve("/small.zst", body, fault);
     }
 
     /// It has to be refused.
@@ -82,7 +91,7 @@ fn slots(group: &mut Group, install: &Install) -> Result<()> {
     for (name, slots, says) in [
         (
             "both slots are the same device",
-            "{a: /dev/nvme0n1p2, b: /dev/nvme0n1p2}",
+            "{a: PARTLABEL=root-a, b: /dev/nvme0n1p2}",
             &["both slots are the same device", "nvme0n1p2"][..],
         ),
         (
@@ -102,7 +111,8 @@ fn slots(group: &mut Group, install: &Install) -> Result<()> {
         let fault = Fault {
             name,
             begin: &begin,
-            end: "rm /etc/slotd/config.d/50-slots.yaml; systemctl restart slotd.service",
+            // The next check starts the agent anew anyway.
+            end: "rm /etc/slotd/config.d/50-slots.yaml",
         };
         let code = if says[0].starts_with("not certain") {
             5
@@ -187,7 +197,7 @@ fn boot_partition(group: &mut Group, install: &Install) -> Result<()> {
     })?;
     let full = Fault {
         name: "the boot partition is full",
-        begin: "dd if=/dev/zero of=/efi/filler bs=64k status=none 2>/dev/null; sync",
+        begin: "dd if=/dev/zero of=/efi/filler bs=1M status=none 2>/dev/null; sync",
         end: "rm /efi/filler; sync",
     };
     group.under(&full, Leaves::Untouched, |node| {
@@ -195,7 +205,7 @@ fn boot_partition(group: &mut Group, install: &Install) -> Result<()> {
     })?;
     let small = Fault {
         name: "the boot partition is too small for the kernel",
-        begin: "dd if=/dev/zero of=/efi/filler bs=64k status=none 2>/dev/null; truncate -s -1M /efi/filler; sync",
+        begin: "dd if=/dev/zero of=/efi/filler bs=1M status=none 2>/dev/null; truncate -s -1M /efi/filler; sync",
         end: "rm /efi/filler; sync",
     };
     group.under(&small, Leaves::Untouched, |node| {
@@ -210,9 +220,11 @@ fn filled_meanwhile(group: &mut Group, install: &Install) -> Result<()> {
     let fault = Fault {
         name,
         begin: "",
-        end: "rm -f /efi/filler; sync",
+        end: "rm -f /efi/filler; sync; slotd cancel >/dev/null 2>&1; true",
     };
     group.under(&fault, Leaves::Forgotten, |node| {
+        // Slow enough for the filling to come first.
+        install.slow(node, 3 << 20);
         node.machine.run(&format!(
             "rm -f /run/first.code; setsid sh -c '{} >/run/first.out 2>&1; echo $? >/run/first.code' >/dev/null 2>&1 &",
             install.command
@@ -221,13 +233,14 @@ fn filled_meanwhile(group: &mut Group, install: &Install) -> Result<()> {
             Ok(node.status()?["upgrade"]["step"] == "write")
         })?;
         node.machine
-            .run("dd if=/dev/zero of=/efi/filler bs=64k status=none 2>/dev/null; sync")
+            .run("dd if=/dev/zero of=/efi/filler bs=1M status=none 2>/dev/null; sync")
             .map(drop)
             .or_else(|_| Ok::<(), anyhow::Error>(()))?;
         wait_for(node, "the installation ends", |node| {
             Ok(node.machine.try_run("test -s /run/first.code")?.code == 0)
         })?;
         let text = node.machine.run("cat /run/first.code /run/first.out")?;
+        install.slow(node, u64::MAX);
         ensure!(
             text.starts_with("3\n") && text.to_lowercase().contains("/efi"),
             "the installation ended with {text}"
