@@ -8,7 +8,7 @@ use crate::format::{Filesystem, Format};
 use crate::write::WriteReport;
 
 /// Something that happened, in order. Emitted from the thread that called
-/// [`open`](crate::open) or [`write`](crate::write()), never from another.
+/// [`open`](crate::open()) or [`write`](crate::write()), never from another.
 #[derive(Debug, Clone)]
 pub enum Event {
     /// The source answered with something that is an image. Emitted again after a retry.

@@ -1,6 +1,6 @@
 //! Streams an operating-system image into a slot and proves that it arrived.
 //!
-//! [`open`] connects to a source and looks at the first bytes; [`write()`] expands, digests, writes
+//! [`open()`] connects to a source and looks at the first bytes; [`write()`] expands, digests, writes
 //! and reads back in one pass, in bounded memory: the zstd frame's window and some 16 MiB, whatever
 //! the image's size. [`verify_existing`] reads a slot back later. All of them block and use threads
 //! of their own; what happens meanwhile is told as [`Event`]s.

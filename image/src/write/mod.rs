@@ -72,7 +72,7 @@ pub struct WriteReport {
 /// one. Whatever the target holds beyond that stays as it is.
 ///
 /// A connection that breaks starts the transfer again from the first byte, within the limits of
-/// the settings given to [`open`](crate::open); an error of the device is final. `events` is called
+/// the settings given to [`open`](crate::open()); an error of the device is final. `events` is called
 /// on the calling thread.
 ///
 /// # Errors
