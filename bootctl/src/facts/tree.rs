@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use nix::dir::Dir;
 use nix::errno::Errno;
@@ -20,6 +21,9 @@ use crate::model::version_compare;
 
 /// Longest text file that is read from an image, in bytes.
 const TEXT_LIMIT: u64 = 64 * 1024;
+
+/// How often a path is followed anew when the machine changed under it. Each time takes microseconds.
+const AGAIN: u32 = 10_000;
 
 /// The open root directory of an image.
 pub(super) struct Tree {
@@ -46,7 +50,17 @@ impl Tree {
             .flags(flags | OFlag::O_CLOEXEC)
             .mode(Mode::empty())
             .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        match openat2(self.root.as_fd(), relative, how) {
+        // "Again" where something anywhere on the machine was renamed or mounted while `..` of a symlink was followed: the
+        // kernel cannot tell then that the path stayed inside (openat2(2)).
+        let mut opened = openat2(self.root.as_fd(), relative, how);
+        for _ in 0..AGAIN {
+            if opened.as_ref().err() != Some(&Errno::EAGAIN) {
+                break;
+            }
+            thread::yield_now();
+            opened = openat2(self.root.as_fd(), relative, how);
+        }
+        match opened {
             Ok(fd) => Ok(Some(fd.into())),
             Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ENXIO) => Ok(None),
             Err(errno) => Err(Error::sys("open", self.path.join(relative))(errno)),
@@ -279,5 +293,43 @@ impl Tree {
             }
         }
         Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use nix::fcntl::OFlag;
+
+    use super::Tree;
+
+    #[test]
+    fn a_symlink_is_followed_while_others_rename_their_files() {
+        let image = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::create_dir_all(image.path().join("usr/lib")).unwrap();
+        fs::create_dir(image.path().join("etc")).unwrap();
+        fs::write(image.path().join("usr/lib/os-release"), "ID=x\n").unwrap();
+        symlink("../usr/lib/os-release", image.path().join("etc/os-release")).unwrap();
+        let [one, other] = ["one", "other"].map(|name| elsewhere.path().join(name));
+        fs::write(&one, "").unwrap();
+        let tree = Tree::open(image.path()).unwrap();
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    fs::rename(&one, &other).unwrap();
+                    fs::rename(&other, &one).unwrap();
+                }
+            });
+            let failed =
+                (0..50_000).find_map(|_| tree.open_at("etc/os-release", OFlag::O_PATH).err());
+            done.store(true, Ordering::Relaxed);
+            assert!(failed.is_none(), "{failed:?}");
+        });
     }
 }
