@@ -114,8 +114,16 @@ impl<'a> Follower<'a> {
                     return Ok(Outcome::Ended);
                 }
             };
-            if status.id.is_none_or(|id| id <= self.before) {
-                continue;
+            match heard(&status, self.before) {
+                Heard::Nothing => continue,
+                Heard::Rest => {
+                    let document = self.client.status().await?;
+                    if let Some(ended) = self.result(&document) {
+                        return conclude(&ended, goal);
+                    }
+                    continue;
+                }
+                Heard::News => {}
             }
             report.show(&status);
             rebooting = status.phase == "Activating" && status.step == "reboot";
@@ -140,6 +148,25 @@ impl<'a> Follower<'a> {
             .last_result
             .clone()
             .filter(|ended| ended.id > self.before)
+    }
+}
+
+/// What a status says of the upgrade that is followed.
+#[derive(Debug, PartialEq, Eq)]
+enum Heard {
+    /// It is about something older.
+    Nothing,
+    /// Nothing is under way, as when an upgrade was cancelled: what is followed may be over.
+    Rest,
+    /// It is about what is followed.
+    News,
+}
+
+fn heard(status: &UpgradeStatus, before: u64) -> Heard {
+    match status.id {
+        None if status.at_rest() => Heard::Rest,
+        Some(id) if id > before => Heard::News,
+        _ => Heard::Nothing,
     }
 }
 
@@ -181,9 +208,9 @@ pub(super) fn under_way(document: &StatusDocument) -> Option<&UpgradeStatus> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Goal, Outcome, conclude, gone};
+    use super::{Goal, Heard, Outcome, conclude, gone, heard};
     use crate::error::ErrorKind;
-    use crate::status::{FailureStatus, HistoryEntry, SlotLetter};
+    use crate::status::{FailureStatus, HistoryEntry, SlotLetter, UpgradeStatus};
 
     fn ended(result: &str, failure: Option<FailureStatus>) -> HistoryEntry {
         HistoryEntry {
@@ -217,6 +244,19 @@ mod tests {
         let error = conclude(&ended("Failed", Some(failure)), Goal::Reboot).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Reject);
         assert_eq!(error.to_string(), "checksum");
+    }
+
+    #[test]
+    fn a_node_at_rest_without_an_upgrade_may_be_the_end_of_a_cancelled_one() {
+        let status = |phase: &str, id| UpgradeStatus {
+            phase: phase.to_owned(),
+            id,
+            ..UpgradeStatus::default()
+        };
+        assert_eq!(heard(&status("Idle", None), 3), Heard::Rest);
+        assert_eq!(heard(&status("Staging", None), 3), Heard::Nothing);
+        assert_eq!(heard(&status("Failed", Some(3)), 3), Heard::Nothing);
+        assert_eq!(heard(&status("Failed", Some(4)), 3), Heard::News);
     }
 
     #[test]
