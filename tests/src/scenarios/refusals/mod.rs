@@ -4,8 +4,10 @@
 mod configuration;
 mod group;
 mod images;
+mod interruptions;
 mod material;
 mod node;
+mod servers;
 
 use super::in_machine;
 use crate::runner::Test;
