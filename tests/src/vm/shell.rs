@@ -21,6 +21,9 @@ pub struct Output {
     pub stderr: String,
 }
 
+/// How each boot's shell begins the line that announces it.
+const ANNOUNCEMENT: &str = "@@SHELL ";
+
 /// How a command that may end in a reboot ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
@@ -64,7 +67,7 @@ impl Shell {
 
     /// Waits until the guest's shell announces itself, and returns the boot's id. What came before is forgotten.
     pub fn wait_for_start(&mut self, deadline: Instant) -> Result<String> {
-        let line = self.wait_for_line("@@SHELL ", deadline)?;
+        let line = self.wait_for_line(ANNOUNCEMENT, deadline)?;
         Ok(line)
     }
 
@@ -128,7 +131,7 @@ impl Shell {
         self.send(line.as_bytes())?;
         let deadline = Instant::now() + patience;
         loop {
-            if let Some(start) = find(&self.buffer, b"\n@@SHELL ") {
+            if let Some(start) = find(&self.buffer, format!("\n{ANNOUNCEMENT}").as_bytes()) {
                 each(&self.buffer[..start]);
                 // The announcement stays for whoever waits for the boot.
                 self.buffer.drain(..start);
@@ -167,22 +170,34 @@ impl Shell {
             .context("writing to the guest's shell")
     }
 
-    /// Waits for a line with this prefix and returns the rest of it.
+    /// Waits for a line with this prefix and returns the rest of it. Another boot's shell will not answer: its announcement is an
+    /// error, and stays for whoever waits for it.
     fn wait_for_line(&mut self, prefix: &str, deadline: Instant) -> Result<String> {
         let marker = format!("\n{prefix}");
         loop {
-            if let Some(start) = find(&self.buffer, marker.as_bytes()) {
-                let after = start + marker.len();
-                if let Some(length) = self.buffer[after..].iter().position(|byte| *byte == b'\n') {
-                    let line = String::from_utf8_lossy(&self.buffer[after..after + length])
-                        .trim()
-                        .to_owned();
-                    self.buffer.drain(..=after + length);
-                    return Ok(line);
-                }
+            if let Some(line) = self.take_line(marker.as_bytes()) {
+                return Ok(line);
+            }
+            if prefix != ANNOUNCEMENT
+                && find(&self.buffer, format!("\n{ANNOUNCEMENT}").as_bytes()).is_some()
+            {
+                bail!("the guest rebooted");
             }
             self.fill(deadline)?;
         }
+    }
+
+    /// The rest of the first whole line behind a marker, if it is there; all up to its end is forgotten.
+    fn take_line(&mut self, marker: &[u8]) -> Option<String> {
+        let after = find(&self.buffer, marker)? + marker.len();
+        let length = self.buffer[after..]
+            .iter()
+            .position(|byte| *byte == b'\n')?;
+        let line = String::from_utf8_lossy(&self.buffer[after..after + length])
+            .trim()
+            .to_owned();
+        self.buffer.drain(..=after + length);
+        Some(line)
     }
 
     fn take(&mut self, count: usize, deadline: Instant) -> Result<String> {
