@@ -128,7 +128,7 @@ fn enabled(text: &str) -> impl Iterator<Item = &str> {
         .filter(|name| !name.contains('*'))
 }
 
-/// The links below /etc/systemd/system that a unit's [Install] section asks for.
+/// The links below /etc/systemd/system that a unit's `[Install]` section asks for.
 fn install_links(unit: &str, name: &str) -> Vec<String> {
     let mut links = Vec::new();
     let mut inside = false;
