@@ -1,10 +1,10 @@
 //! The node's upgrade as a pure state machine: no I/O, no clock, no async.
 //!
-//! The engine is driven, it does not drive: [`next`] takes the durable [`Record`], an [`Observation`]
+//! The engine is driven, it does not drive: [`next()`] takes the durable [`Record`], an [`Observation`]
 //! of the world and the [`Outcome`] of the last command, and answers with the record to keep and the
 //! one [`Command`] to run. The driver writes the record durably before it runs the command whenever
 //! the record changed. Every command is idempotent, so that a crash at any point is answered by
-//! calling [`next`] again with no outcome: the world outranks the record.
+//! calling [`next()`] again with no outcome: the world outranks the record.
 //!
 //! All transitions are rows of one table ([`table::TABLE`]); [`diagram`] prints it.
 
