@@ -92,6 +92,20 @@ impl Artifacts {
         self.binaries.join(name)
     }
 
+    /// Builds `bench-write`, the write alone as a process of its own.
+    pub fn build_writer(&self) -> Result<PathBuf> {
+        let target = target_folder()?;
+        process::inherit(&cargo(), |command| {
+            command
+                .current_dir(repository())
+                .args(["build", "--release", "--quiet", "--locked"])
+                .args(["--package", "slotd-tests", "--bin", "bench-write"])
+                .arg("--target-dir")
+                .arg(&target)
+        })?;
+        Ok(self.binary("bench-write"))
+    }
+
     /// The folder of what is kept.
     pub fn folder(&self) -> &Path {
         &self.folder

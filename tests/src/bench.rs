@@ -73,11 +73,11 @@ pub fn run(lab: &Lab) -> Result<Report> {
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     eprintln!("lab: making images of real files");
     let image = BenchImage::make(&folder, 1024 * MIB, 700 * MIB)?;
-    let slotd = artifacts.binary("slotd");
+    let writer = artifacts.build_writer()?;
     let server = Server::start()?;
 
     let bench = Bench {
-        slotd,
+        writer,
         server: &server,
         folder: lab.folder().to_owned(),
     };
@@ -132,7 +132,7 @@ pub fn run(lab: &Lab) -> Result<Report> {
 
 #[derive(Debug)]
 struct Bench<'a> {
-    slotd: PathBuf,
+    writer: PathBuf,
     server: &'a Server,
     folder: PathBuf,
 }
@@ -154,30 +154,18 @@ impl Bench<'_> {
     }
 
     fn slotd(&self, image: &BenchImage) -> Result<Reading> {
-        let (disk, partition) = self.disk(image)?;
-        let configuration = self.folder.join("configuration/etc/slotd");
-        std::fs::create_dir_all(&configuration).context("making a folder")?;
-        std::fs::write(
-            configuration.join("config.yaml"),
-            format!(
-                "slots:\n  a: {}\n  b: {}\n",
-                disk.partition_device(1).display(),
-                partition.display()
-            ),
-        )
-        .context("writing a configuration")?;
+        let (_disk, partition) = self.disk(image)?;
         let path = "/image.zst";
         self.server.serve(
             path,
             crate::server::Body::File(image.path.clone()),
             crate::server::Fault::None,
         );
-        let reading = meter::run(&self.slotd, |command| {
+        let reading = meter::run(&self.writer, |command| {
             command
-                .arg("--config-root")
-                .arg(self.folder.join("configuration"))
-                .args(["flash", &self.server.url(path), "--slot", "B", "--checksum"])
+                .arg(self.server.url(path))
                 .arg(&image.checksum)
+                .arg(&partition)
         })?;
         image.compare(&partition)?;
         Ok(reading)

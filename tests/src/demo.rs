@@ -41,6 +41,7 @@ pub fn run(lab: &Lab, keep: bool) -> Result<()> {
         boot.version,
         boot.elapsed.as_secs_f64()
     ));
+    match_terminal(&mut node)?;
     show(&mut node, "slotd status")?;
 
     let mut rows = Vec::new();
@@ -145,6 +146,26 @@ fn follow(node: &mut Node) -> Result<Boot> {
         }
         say("the machine goes down again");
     }
+}
+
+/// Gives the guest's terminal the size of this one, so that the progress bar fits.
+fn match_terminal(node: &mut Node) -> Result<()> {
+    let output = std::process::Command::new("stty")
+        .arg("size")
+        .stdin(std::process::Stdio::inherit())
+        .output();
+    let text = output
+        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        .unwrap_or_default();
+    let size: Vec<u16> = text
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    if let [rows @ 1.., columns @ 1..] = size[..] {
+        node.machine
+            .run(&format!("stty -F /dev/hvc0 rows {rows} columns {columns}"))?;
+    }
+    Ok(())
 }
 
 fn phase(node: &mut Node) -> String {
