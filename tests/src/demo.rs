@@ -41,7 +41,6 @@ pub fn run(lab: &Lab, keep: bool) -> Result<()> {
         boot.version,
         boot.elapsed.as_secs_f64()
     ));
-    match_terminal(&mut node)?;
     show(&mut node, "slotd status")?;
 
     let mut rows = Vec::new();
@@ -84,6 +83,7 @@ fn upgrade(node: &mut Node, image: &Image, variant: &Variant, what: &str) -> Res
     println!();
     say(&format!("installing {}, {what}", variant.version()));
     println!("node# {command}");
+    match_terminal(node)?;
     let patience = node.machine.patience(120);
     let mut stdout = std::io::stdout();
     let end = node
@@ -161,7 +161,10 @@ fn match_terminal(node: &mut Node) -> Result<()> {
         .split_whitespace()
         .filter_map(|word| word.parse().ok())
         .collect();
-    if let [rows @ 1.., columns @ 1..] = size[..] {
+    if let [rows, columns] = size[..]
+        && rows > 0
+        && columns > 0
+    {
         node.machine
             .run(&format!("stty -F /dev/hvc0 rows {rows} columns {columns}"))?;
     }
