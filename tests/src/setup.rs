@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// A tool, where it may be, and the package that has it.
-const TOOLS: [(&str, &str); 12] = [
+const TOOLS: [(&str, &str); 13] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("mmdebstrap", "mmdebstrap"),
     ("mformat", "mtools"),
@@ -19,6 +19,7 @@ const TOOLS: [(&str, &str); 12] = [
     ("setpriv", "util-linux"),
     ("losetup", "mount"),
     ("partx", "util-linux"),
+    ("systemd-analyze", "systemd"),
 ];
 
 /// Files that no tool stands for.
