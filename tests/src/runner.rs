@@ -118,11 +118,24 @@ pub fn run(lab: &Lab, tests: &[Test], parallel: usize) -> Vec<Outcome> {
             .into_inner()
             .unwrap_or_else(PoisonError::into_inner);
     }
-    let queue: Mutex<VecDeque<Test>> = Mutex::new(machines.into());
+    let mut outcomes = outcomes
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    outcomes.extend(run_machines(lab, &machines, parallel));
+    outcomes
+}
+
+/// Runs tests so many at a time.
+fn run_machines(lab: &Lab, tests: &[Test], parallel: usize) -> Vec<Outcome> {
+    let outcomes = Mutex::new(Vec::new());
+    let queue: Mutex<VecDeque<Test>> = Mutex::new(tests.iter().copied().collect());
     std::thread::scope(|scope| {
         for _ in 0..parallel.max(1) {
             scope.spawn(|| {
-                while let Some(test) = lock(&queue).pop_front() {
+                loop {
+                    // A lock in a `while let` would be held for the whole turn.
+                    let next = lock(&queue).pop_front();
+                    let Some(test) = next else { break };
                     record(&outcomes, run_one(lab, &test));
                 }
             });
@@ -260,6 +273,28 @@ mod tests {
             unavailable: || None,
             run,
         }
+    }
+
+    #[test]
+    fn tests_with_machines_run_at_the_same_time() {
+        static MEETING: std::sync::Barrier = std::sync::Barrier::new(2);
+        let folder = tempfile::tempdir().unwrap();
+        let lab = Lab::new(folder.path(), 1).unwrap();
+        let meet = |_: &Lab| {
+            MEETING.wait();
+            Ok(())
+        };
+        let (ended, end) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let tests = [test("x/one", meet), test("x/other", meet)];
+            let tests = tests.map(|test| Test {
+                tier: Tier::Machine,
+                ..test
+            });
+            let _ = ended.send(super::run_machines(&lab, &tests, 2).len());
+        });
+        let count = end.recv_timeout(std::time::Duration::from_secs(20));
+        assert_eq!(count, Ok(2), "one waited for the other in vain");
     }
 
     #[test]
