@@ -181,10 +181,19 @@ pub(crate) fn find_slots(system: &System, settings: &SlotSettings) -> Result<Fou
     }
     let (a, b) = match settings {
         SlotSettings::Auto => by_known_labels(&node, &root)?,
-        SlotSettings::Explicit { a, b } => (
-            locate(&node, &root, SlotName::A, a)?,
-            locate(&node, &root, SlotName::B, b)?,
-        ),
+        SlotSettings::Explicit { a, b } => {
+            // One decision for the pair: where one of the names is found on the running root's disks, a
+            // partition elsewhere that carries the other one belongs to a clone or to another machine.
+            let here = [a, b].into_iter().any(|locator| {
+                node.partitions().any(|partition| {
+                    root.disks.contains(&partition.disk) && carries(locator, partition)
+                })
+            });
+            (
+                locate(&node, &root, SlotName::A, a, here)?,
+                locate(&node, &root, SlotName::B, b, here)?,
+            )
+        }
     };
     if a.number == b.number {
         return Err(Error::Slots {
@@ -314,35 +323,47 @@ fn nothing_found(node: &Node, root: &Root) -> String {
     )
 }
 
-fn locate(node: &Node, root: &Root, slot: SlotName, locator: &SlotLocator) -> Result<Partition> {
+/// Whether a partition has the name that the table is searched for; devices are not searched for.
+fn carries(locator: &SlotLocator, partition: &Partition) -> bool {
+    match locator {
+        SlotLocator::PartLabel(label) => partition.label == *label,
+        SlotLocator::PartUuid(uuid) => partition.uuid == Some(*uuid),
+        SlotLocator::Device(_) => false,
+    }
+}
+
+/// The one partition that a setting means; with `here` only the running root's disks are searched.
+fn locate(
+    node: &Node,
+    root: &Root,
+    slot: SlotName,
+    locator: &SlotLocator,
+    here: bool,
+) -> Result<Partition> {
     let fail = |problem: String| Error::SlotSetting {
         slot,
         locator: locator.to_string(),
         problem,
     };
-    let matching: Vec<&Partition> = match locator {
-        SlotLocator::PartLabel(label) => node
-            .partitions()
-            .filter(|partition| partition.label == *label)
-            .collect(),
-        SlotLocator::PartUuid(uuid) => node
-            .partitions()
-            .filter(|partition| partition.uuid == Some(*uuid))
-            .collect(),
-        SlotLocator::Device(path) => {
-            return match node.resolve(path)? {
-                Some(device) => Ok(node.describe(device)),
-                None => Err(fail("no block device is there".to_owned())),
-            };
-        }
-    };
-    // Of duplicates, only those on the running root's own disk count.
-    let near: Vec<&Partition> = matching
-        .iter()
-        .copied()
-        .filter(|partition| root.disks.contains(&partition.disk))
-        .collect();
-    let candidates = if near.is_empty() { matching } else { near };
+    if let SlotLocator::Device(path) = locator {
+        return match node.resolve(path)? {
+            Some(device) => Ok(node.describe(device)),
+            None => Err(fail("no block device is there".to_owned())),
+        };
+    }
+    let (near, far): (Vec<&Partition>, Vec<&Partition>) = node
+        .partitions()
+        .filter(|partition| carries(locator, partition))
+        .partition(|partition| root.disks.contains(&partition.disk));
+    if here && near.is_empty() && !far.is_empty() {
+        let names: Vec<String> = far.iter().map(|partition| described(partition)).collect();
+        return Err(fail(format!(
+            "no such partition on the running root's disk, which has the other slot; {} is not taken for it \
+             (name the device to use a second disk)",
+            names.join(", ")
+        )));
+    }
+    let candidates = if near.is_empty() { far } else { near };
     match candidates.as_slice() {
         [one] => Ok((*one).clone()),
         [] => {

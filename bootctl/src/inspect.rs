@@ -137,7 +137,8 @@ fn collect_mounted(node: &Path, settings: &InspectSettings) -> Result<Collected>
 fn mount_image(node: &Path, target: &Path) -> Result<()> {
     let flags = MsFlags::MS_RDONLY | MsFlags::MS_NODEV | MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
     let mut answers = Vec::new();
-    // `noload` keeps ext4, `norecovery` xfs and btrfs from replaying a journal.
+    // Every kind that the image engine takes for an image. `noload` keeps ext4, `norecovery` xfs and f2fs
+    // from replaying a journal.
     for (kind, data) in [
         ("ext4", "noload"),
         ("ext4", ""),
@@ -145,6 +146,7 @@ fn mount_image(node: &Path, target: &Path) -> Result<()> {
         ("squashfs", ""),
         ("xfs", "norecovery,nouuid"),
         ("btrfs", "rescue=nologreplay"),
+        ("f2fs", "norecovery"),
     ] {
         match mount(Some(node), target, Some(kind), flags, Some(data)) {
             Ok(()) => return Ok(()),

@@ -110,6 +110,27 @@ fn of_two_disks_with_the_same_labels_the_running_roots_one_counts() {
 }
 
 #[test]
+fn a_slot_that_is_gone_from_the_roots_disk_is_not_looked_for_on_another() {
+    for by_uuid in [false, true] {
+        let machine = Machine::new();
+        let gone = machine.discover().unwrap();
+        // Another disk carries the name that the root's own disk lacks.
+        let parts = usual_partitions("root-a", "other-b", 0xc000);
+        machine.node.add_disk("sda", 8, 0, 512, &parts).unwrap();
+        let there = machine.explicit("PARTLABEL=root-a", "/dev/sda3").unwrap();
+        let b = if by_uuid {
+            format!("PARTUUID={}", there.b.uuid.unwrap())
+        } else {
+            "PARTLABEL=other-b".to_owned()
+        };
+        let error = machine.explicit("PARTLABEL=root-a", &b).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration);
+        assert!(error.to_string().contains("sda3"), "{error}");
+        assert_eq!(gone.a.kernel_name, there.a.kernel_name);
+    }
+}
+
+#[test]
 fn a_rescue_system_gets_the_only_pair_and_is_refused_among_several() {
     let machine = Machine::new();
     machine.silence();
