@@ -90,7 +90,12 @@ pub fn load(root: &Path) -> Result<Settings, ConfigError> {
     for path in files(root)? {
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            // Nothing there is fine; a link that leads nowhere hides what somebody wanted to say.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() =>
+            {
+                continue;
+            }
             Err(error) => return Err(ConfigError::read(&path, error)),
         };
         merged.take(parse(&path, &text)?, &path);

@@ -97,6 +97,9 @@ impl<'a> Site<'a> {
         cancel: &Cancel,
         events: &dyn Fn(Event),
     ) -> Result<OpenedImage, Trouble> {
+        if let Some(failure) = device::source_trouble(&source, self.table.get(slot)) {
+            return Err(failure.into());
+        }
         let fetch = (self.node.fetch)()?;
         let capacity = self.table.get(slot).size;
         slotd_image::open(

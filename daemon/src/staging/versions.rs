@@ -2,13 +2,15 @@
 
 use std::cmp::Ordering;
 
+use slotd_bootctl::model::version_compare;
 use slotd_crds::version::Version;
 use slotd_engine::{ErrorKind, Failure};
 
 use super::judgement::Wanted;
 
 /// Refuses the running version and older ones, unless they were asked for by name. Texts that are no
-/// versions are compared as texts: equal ones are the same version, others say nothing about order.
+/// SemVer (`VERSION_ID=12`, `20250801`) are ordered as the boot loader orders them, by the UAPI group's version
+/// format: an older one must not pass because it is written otherwise.
 ///
 /// # Errors
 /// `Reject`, with both versions and the option that would allow it.
@@ -22,35 +24,26 @@ pub(super) fn may_follow(
     };
     let refuse = |reason: String| Err(Failure::new(ErrorKind::Reject, reason));
     match compare(running, wanted) {
-        Some(Ordering::Equal) if !asked.allow_same_version => refuse(format!(
+        Ordering::Equal if !asked.allow_same_version => refuse(format!(
             "version {wanted} is the one that runs already (allow it with --allow-same-version)"
         )),
-        Some(Ordering::Greater) if !asked.allow_downgrade => refuse(format!(
+        Ordering::Greater if !asked.allow_downgrade => refuse(format!(
             "version {wanted} is older than the running {running} (allow it with --allow-downgrade)"
         )),
-        None => {
-            tracing::warn!(
-                running,
-                wanted,
-                "the versions cannot be ordered, so no check is made"
-            );
-            Ok(())
-        }
-        Some(_) => Ok(()),
+        _ => Ok(()),
     }
 }
 
 /// Whether two texts name one version.
 pub(super) fn same(one: &str, other: &str) -> bool {
-    compare(one, other) == Some(Ordering::Equal)
+    compare(one, other) == Ordering::Equal
 }
 
-fn compare(one: &str, other: &str) -> Option<Ordering> {
-    if one == other {
-        return Some(Ordering::Equal);
+fn compare(one: &str, other: &str) -> Ordering {
+    match (one.parse::<Version>(), other.parse::<Version>()) {
+        (Ok(one), Ok(other)) => one.cmp(&other),
+        _ => version_compare(one, other),
     }
-    let (one, other) = (one.parse::<Version>().ok()?, other.parse::<Version>().ok()?);
-    Some(one.cmp(&other))
 }
 
 #[cfg(test)]
@@ -95,8 +88,17 @@ mod tests {
     }
 
     #[test]
-    fn texts_without_an_order_pass() {
-        may_follow(Some("12"), "13", &request(false, false)).unwrap();
+    fn versions_of_other_schemes_are_ordered_too() {
+        for (older, newer) in [
+            ("12", "13"),
+            ("22.04", "24.04"),
+            ("20240101", "20250801"),
+            ("1.9", "1.10"),
+        ] {
+            may_follow(Some(older), newer, &request(false, false)).unwrap();
+            assert!(may_follow(Some(newer), older, &request(false, true)).is_err());
+            may_follow(Some(newer), older, &request(true, false)).unwrap();
+        }
         assert!(same("v1.0.0", "1.0.0"));
         assert!(!same("1.0.0", "1.0.1"));
     }
