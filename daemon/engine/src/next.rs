@@ -237,9 +237,13 @@ fn rest(record: &Record, seen: &Observation) -> Command {
     if let Some(ended) = record.unreported.first() {
         return Command::Report(ended.clone());
     }
-    // A trial that nobody remembers could hide behind unreadable loader data.
-    if seen.loader.is_none() && seen.uptime < seen.limits.trial_deadline {
-        return Command::Wait { seconds: 30 };
+    // A trial that nobody remembers could hide behind unreadable loader data: that this boot is none is never
+    // said before they were read, however late that is.
+    if seen.loader.is_none() {
+        let early = seen.uptime < seen.limits.trial_deadline;
+        return Command::Wait {
+            seconds: if early { 30 } else { 300 },
+        };
     }
     Command::Rest
 }

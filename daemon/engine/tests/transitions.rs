@@ -125,6 +125,25 @@ fn a_trial_boot_without_any_record_is_adopted() {
 }
 
 #[test]
+fn a_boot_whose_loader_data_cannot_be_read_is_looked_at_again_however_late() {
+    for uptime in [0, 599, 600, 100_000] {
+        let mut seen = world(Slot::B, TRIAL, 2);
+        seen.loader = None;
+        seen.uptime = uptime;
+        let step = next(&Record::default(), &seen, None);
+        assert!(
+            matches!(step.command, Command::Wait { .. }),
+            "{uptime}: {step:?}"
+        );
+        seen.loader = world(Slot::B, TRIAL, 2).loader;
+        assert_eq!(
+            next(&Record::default(), &seen, None).record.at,
+            Point::Check
+        );
+    }
+}
+
+#[test]
 fn each_new_trial_boot_is_judged_anew_and_a_restart_of_the_daemon_is_none() {
     let mut judged = record(Point::GiveUp);
     judged.upgrade.as_mut().unwrap().boot_id = Some("boot-2".to_owned());
