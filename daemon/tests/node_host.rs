@@ -89,7 +89,7 @@ fn a_healthy_image_is_tried_confirmed_and_kept() {
     assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "Completed"));
     assert_eq!(lab.entries(), ["slotd-a.conf", "slotd-b.conf"]);
     let deadline = Instant::now() + SOON;
-    while !run.proven().exists() || lab.history().is_empty() {
+    while !run.settled().exists() || lab.history().is_empty() {
         assert!(Instant::now() < deadline, "never settled");
         std::thread::yield_now();
     }
@@ -260,10 +260,10 @@ fn a_proven_boot_loses_its_panic_option_unless_somebody_set_another() {
             .unwrap();
         write(&lab.path("proc/sys/kernel/panic"), set);
         let agent = lab.agent();
-        let proven = lab.path("run/slotd/proven");
+        let settled = lab.path("run/slotd/settled");
         let panic = lab.path("proc/sys/kernel/panic");
         let deadline = Instant::now() + SOON;
-        while !proven.exists() || fs::read_to_string(&panic).unwrap().trim() != after {
+        while !settled.exists() || fs::read_to_string(&panic).unwrap().trim() != after {
             assert!(Instant::now() < deadline, "{cmdline} {set}");
             std::thread::yield_now();
         }

@@ -72,6 +72,13 @@ impl RunFiles {
         self.directory.join("proven")
     }
 
+    /// Created once a proven boot was released from all guards of a trial: the last step, so that an agent that dies
+    /// between the steps takes them again.
+    #[must_use]
+    pub fn settled(&self) -> PathBuf {
+        self.directory.join("settled")
+    }
+
     /// Held exclusively by whoever changes a slot or the loader's data.
     #[must_use]
     pub fn lock(&self) -> PathBuf {
@@ -121,6 +128,14 @@ impl RunFiles {
     /// When the directory cannot be written.
     pub fn announce_proven(&self) -> io::Result<()> {
         self.replace(&self.proven(), b"")
+    }
+
+    /// Says that this boot was released from the guards of a trial.
+    ///
+    /// # Errors
+    /// When the directory cannot be written.
+    pub fn announce_settled(&self) -> io::Result<()> {
+        self.replace(&self.settled(), b"")
     }
 
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -118,7 +118,11 @@ impl Host for NodeHost {
     fn limits(&self) -> Limits {
         Limits {
             tries: self.settings.tries,
-            trial_deadline: self.settings.deadline.as_secs(),
+            // The boot generator's bound comes from the entry; the agent gives up before it and says why.
+            trial_deadline: self
+                .entry_deadline()
+                .unwrap_or(u64::MAX)
+                .min(self.settings.deadline.as_secs()),
             ..Limits::default()
         }
     }

@@ -1,6 +1,7 @@
 //! A trial boot on its way to being proven, and what is released then.
 
 use std::fs;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use slotd_engine::{ErrorKind, Failure, Verdict};
@@ -96,27 +97,30 @@ impl NodeHost {
     /// longer reboot the machine when they fail. Idempotent; nothing of it outlives the boot.
     pub(super) fn release_from_trial(&self) -> Result<(), Failure> {
         let run = &self.settings.run;
-        run.announce_proven().map_err(|error| {
-            let path = run.proven();
-            Failure::new(
-                ErrorKind::Retry,
-                format!("cannot write {}: {error}", path.display()),
-            )
-        })?;
-        let released = self.reset_panic().and_then(|()| {
-            // Only a boot that was counted got drop-ins from the generator.
-            let counted = self.settings.system.efivars().join(COUNT_PATH).exists();
-            if counted {
-                self.machine.reload_units()
-            } else {
-                Ok(())
-            }
-        });
-        if released.is_err() {
-            // Not settled: it is tried again.
-            let _ = fs::remove_file(run.proven());
+        let unwritten = |path: PathBuf, error: std::io::Error| {
+            let reason = format!("cannot write {}: {error}", path.display());
+            Failure::new(ErrorKind::Retry, reason)
+        };
+        // First: the generator, which the reload runs, looks for it.
+        run.announce_proven()
+            .map_err(|error| unwritten(run.proven(), error))?;
+        self.reset_panic()?;
+
+        // Only a boot that was counted got drop-ins from the generator.
+        if self.settings.system.efivars().join(COUNT_PATH).exists() {
+            self.machine.reload_units()?;
         }
-        released
+        run.announce_settled()
+            .map_err(|error| unwritten(run.settled(), error))
+    }
+
+    /// The deadline that this boot's entry was armed with, in seconds since the kernel's start.
+    pub(super) fn entry_deadline(&self) -> Option<u64> {
+        let options = fs::read_to_string(self.settings.system.proc("cmdline")).ok()?;
+        options
+            .split_whitespace()
+            .filter_map(|word| word.strip_prefix("slotd.trial_deadline="))
+            .find_map(|seconds| seconds.parse().ok())
     }
 
     /// `kernel.panic` back to 0, unless somebody set another value than the entry's.

@@ -45,7 +45,7 @@ impl NodeHost {
             boot_id: self.boot_id()?,
             uptime: self.uptime()?,
             now: now(),
-            settled: self.settings.run.proven().exists(),
+            settled: self.settings.run.settled().exists(),
         })
     }
 
