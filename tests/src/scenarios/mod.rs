@@ -1,6 +1,5 @@
 //! All tests that are more than a crate's own.
 
-mod interruptions;
 mod loops;
 mod power_cuts;
 mod reference_disk;
@@ -17,7 +16,6 @@ pub fn all() -> Vec<Test> {
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());
     tests.extend(refusals::tests());
-    tests.extend(interruptions::tests());
     tests.sort_by_key(|test| test.tier);
     tests
 }
