@@ -1,7 +1,6 @@
 //! The `lab` program: demo, tests, proofs, benchmarks, and a machine to look at.
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -9,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use slotd_tests::lab::Lab;
 use slotd_tests::runner::{self, Outcome, Set, Test, Tier};
+use slotd_tests::vm::socket;
 use slotd_tests::{scenarios, setup, workspace};
 
 /// slotd's lab: everything it does, on machines that may break.
@@ -207,9 +207,7 @@ fn machine() -> Result<()> {
 }
 
 fn console(folder: &Path) -> Result<()> {
-    let path = folder.join("login.socket");
-    let mut stream = UnixStream::connect(&path)
-        .with_context(|| format!("connecting to {} (is the machine running?)", path.display()))?;
+    let mut stream = socket::connect(folder, socket::LOGIN).context("is the machine running?")?;
     let mut output = stream.try_clone().context("the console's connection")?;
     let raw = RawTerminal::enter()?;
     eprint!("connected; Ctrl-] leaves\r\n");

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
 use super::qemu::{Hardware, Qemu};
-use super::shell::{self, End, Output, Shell};
+use super::shell::{End, Output, Shell};
+use super::socket;
 use super::{Acceleration, Console};
 
 /// How to set a machine up.
@@ -103,7 +104,7 @@ impl Machine {
     /// Switches the machine on.
     pub fn power_on(&mut self) -> Result<()> {
         ensure!(self.qemu.is_none(), "the machine is on already");
-        let socket = shell::socket(&self.setup.folder);
+        let socket = self.setup.folder.join(socket::SHELL);
         // Left behind by a QEMU that was killed.
         if socket.exists() {
             fs::remove_file(&socket).with_context(|| format!("removing {}", socket.display()))?;
@@ -118,7 +119,7 @@ impl Machine {
             memory: self.setup.memory,
             forwards: &self.setup.forwards,
         })?;
-        match Shell::connect(&socket, Duration::from_secs(10)) {
+        match Shell::connect(&self.setup.folder, Duration::from_secs(10)) {
             Ok(shell) => self.shell = Some(shell),
             Err(error) => {
                 qemu.alive(&self.setup.folder)?;

@@ -5,6 +5,7 @@ mod console;
 mod machine;
 mod qemu;
 mod shell;
+pub mod socket;
 
 pub use accel::{Acceleration, probe};
 pub use console::Console;

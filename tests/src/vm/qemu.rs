@@ -8,10 +8,12 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use super::Acceleration;
-use super::shell;
+use super::socket;
 
 /// Debian's UEFI firmware for virtual machines.
 const FIRMWARE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
+/// A machine's own variable store, in its folder.
+const VARIABLES_COPY: &str = "vars.fd";
 /// Its empty variable store.
 const VARIABLES: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 
@@ -37,18 +39,34 @@ impl Qemu {
     /// Switches a machine on. Its firmware variables are kept in its folder.
     pub(crate) fn start(hardware: &Hardware<'_>) -> Result<Self> {
         let folder = hardware.folder;
-        let variables = folder.join("vars.fd");
+        let variables = folder.join(VARIABLES_COPY);
         if !variables.exists() {
             std::fs::copy(VARIABLES, &variables)
                 .with_context(|| format!("copying {VARIABLES} to {}", variables.display()))?;
         }
         let errors = File::create(folder.join("qemu.log")).context("creating qemu.log")?;
+        let child = Self::command(hardware)?
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(errors)
+            .spawn()
+            .context("starting qemu-system-x86_64 through setpriv")?;
+        Ok(Self { child })
+    }
+
+    /// What is run. It has the machine's folder as its working directory and names what lies there by its name alone:
+    /// a socket's path must be short.
+    fn command(hardware: &Hardware<'_>) -> Result<Command> {
+        let disk = std::path::absolute(hardware.disk)
+            .with_context(|| format!("finding {}", hardware.disk.display()))?;
         let mut network = OsString::from("user,id=network");
         for (host, guest) in hardware.forwards {
             network.push(format!(",hostfwd=tcp:127.0.0.1:{host}-:{guest}"));
         }
         // setpriv: a lab that dies takes its machines along.
-        let child = Command::new("setpriv")
+        let mut command = Command::new("setpriv");
+        command
+            .current_dir(hardware.folder)
             .args([
                 "--pdeathsig",
                 "KILL",
@@ -70,16 +88,12 @@ impl Qemu {
             .arg(network)
             // Without its ROM the firmware does not look for something to boot there.
             .args(["-device", "virtio-net-pci,netdev=network,romfile="])
+            .args(["-chardev", "file,id=console,append=on,path=console.log"])
+            .args(["-serial", "chardev:console"])
             .arg("-chardev")
-            .arg(option(
-                "file,id=console,append=on,path=",
-                &folder.join("console.log"),
-            ))
-            .args(["-serial", "chardev:console", "-chardev"])
-            .arg(socket(
-                "shell",
-                &shell::socket(folder),
-                Some(&folder.join("shell.log")),
+            .arg(format!(
+                "socket,id=shell,server=on,wait=off,path={},logappend=on,logfile=shell.log",
+                socket::SHELL
             ))
             .args([
                 "-device",
@@ -88,26 +102,24 @@ impl Qemu {
                 "virtconsole,chardev=shell",
             ])
             .arg("-chardev")
-            .arg(socket("login", &folder.join("login.socket"), None))
+            .arg(format!(
+                "socket,id=login,server=on,wait=off,path={}",
+                socket::LOGIN
+            ))
             .args(["-serial", "chardev:login"])
             .args([
                 "-drive",
                 &format!("if=pflash,format=raw,readonly=on,file={FIRMWARE}"),
                 "-drive",
             ])
-            .arg(option("if=pflash,format=raw,file=", &variables))
+            .arg(format!("if=pflash,format=raw,file={VARIABLES_COPY}"))
             .arg("-drive")
             .arg(option(
                 "format=raw,if=none,id=disk,discard=unmap,file=",
-                hardware.disk,
+                &disk,
             ))
-            .args(["-device", "nvme,drive=disk,serial=slotd,bootindex=1"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(errors)
-            .spawn()
-            .context("starting qemu-system-x86_64 through setpriv")?;
-        Ok(Self { child })
+            .args(["-device", "nvme,drive=disk,serial=slotd,bootindex=1"]);
+        Ok(command)
     }
 
     /// An error when QEMU has ended.
@@ -140,11 +152,33 @@ fn option(start: &str, path: &Path) -> OsString {
     text
 }
 
-fn socket(id: &str, path: &Path, log: Option<&Path>) -> OsString {
-    let mut text = option(&format!("socket,id={id},server=on,wait=off,path="), path);
-    if let Some(log) = log {
-        text.push(",logappend=on,logfile=");
-        text.push(log);
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{Hardware, Qemu};
+    use crate::vm::Acceleration;
+
+    #[test]
+    fn the_length_of_a_folder_is_in_no_argument_but_the_disk() {
+        let folder = format!("/{}", "a".repeat(200));
+        let command = Qemu::command(&Hardware {
+            folder: Path::new(&folder),
+            disk: &Path::new(&folder).join("disk.img"),
+            acceleration: Acceleration::Tcg,
+            processors: 1,
+            memory: 512,
+            forwards: &[],
+        })
+        .unwrap();
+        assert_eq!(command.get_current_dir(), Some(Path::new(&folder)));
+        let long: Vec<_> = command
+            .get_args()
+            .filter(|argument| argument.to_string_lossy().contains(&folder))
+            .collect();
+        assert_eq!(
+            long,
+            [format!("format=raw,if=none,id=disk,discard=unmap,file={folder}/disk.img").as_str()]
+        );
     }
-    text
 }

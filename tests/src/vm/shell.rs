@@ -5,10 +5,12 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+
+use super::socket;
 
 /// What a command in a guest did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,16 +44,13 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Connects to the socket of a running machine and waits until it is there.
-    pub fn connect(socket: &Path, patience: Duration) -> Result<Self> {
+    /// Connects to the shell of the running machine in `folder` and waits until it is there.
+    pub fn connect(folder: &Path, patience: Duration) -> Result<Self> {
         let deadline = Instant::now() + patience;
         let stream = loop {
-            match UnixStream::connect(socket) {
+            match socket::connect(folder, socket::SHELL) {
                 Ok(stream) => break stream,
-                Err(error) if Instant::now() > deadline => {
-                    return Err(error)
-                        .with_context(|| format!("connecting to {}", socket.display()));
-                }
+                Err(error) if Instant::now() > deadline => return Err(error),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
         };
@@ -234,11 +233,6 @@ impl Shell {
     }
 }
 
-/// The place of a socket in a machine's folder.
-pub(crate) fn socket(folder: &Path) -> PathBuf {
-    folder.join("shell.socket")
-}
-
 /// A text as one word of `sh`.
 pub fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
@@ -257,11 +251,11 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::time::Duration;
 
-    use super::{Shell, quote};
+    use super::{Shell, quote, socket};
 
     /// A shell on this machine behind a socket, as the guest's is.
     fn local_shell(folder: &std::path::Path) -> Shell {
-        let path = folder.join("socket");
+        let path = folder.join(socket::SHELL);
         let listener = UnixListener::bind(&path).unwrap();
         let place = folder.display().to_string();
         std::thread::spawn(move || {
@@ -280,7 +274,7 @@ mod tests {
                 answers.write_all(&output.stdout).unwrap();
             }
         });
-        Shell::connect(&path, Duration::from_secs(5)).unwrap()
+        Shell::connect(folder, Duration::from_secs(5)).unwrap()
     }
 
     #[test]
