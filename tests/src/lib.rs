@@ -3,6 +3,7 @@
 pub mod artifacts;
 pub mod bench;
 pub mod demo;
+pub mod disk;
 pub mod esp;
 pub mod images;
 pub mod lab;

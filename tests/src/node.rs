@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::artifacts::Image;
-use crate::images::Variant;
+use crate::images::{V1, Variant};
 use crate::lab::{CONFIGURATION, Lab};
 use crate::server::Server;
 use crate::vm::{Boot, End, Machine, Output, quote};
@@ -33,6 +33,26 @@ pub struct Expected<'a> {
     pub entries: &'a [&'a str],
 }
 
+/// Slot A runs v1, and B holds nothing: the fresh reference disk.
+pub const FRESH: Expected<'static> = Expected {
+    booted: 'A',
+    version: V1.version(),
+    states: ["good", "empty"],
+    entries: &["slotd-a.conf"],
+};
+
+impl<'a> Expected<'a> {
+    /// Both slots are proven, and this one runs.
+    pub const fn both_good(booted: char, version: &'a str) -> Self {
+        Self {
+            booted,
+            version,
+            states: ["good", "good"],
+            entries: &["slotd-a.conf", "slotd-b.conf"],
+        }
+    }
+}
+
 impl Node {
     /// Boots a fresh reference disk with v1 in slot A.
     pub fn start(lab: &Lab) -> Result<Self> {
@@ -41,10 +61,10 @@ impl Node {
 
     /// The same with another configuration of slotd and with forwarded ports.
     pub fn start_with(lab: &Lab, configuration: &str, forwards: &[(u16, u16)]) -> Result<Self> {
-        let mut node = Self::off(lab, &crate::images::V1, configuration, forwards)?;
+        let mut node = Self::off(lab, &V1, configuration, forwards)?;
         node.machine.power_on()?;
         let boot = node.machine.wait_for_boot()?;
-        ensure!(boot.slot == "a", "the fresh disk booted {boot:?}");
+        boot.expect('A', V1.version()).context("the fresh disk")?;
         Ok(node)
     }
 
@@ -70,23 +90,45 @@ impl Node {
         )
     }
 
-    /// Installs an image and waits until the machine has settled again: the boot it ends in, and what `slotd install` printed.
-    pub fn install(&mut self, image: &Image, options: &str) -> Result<(Boot, String)> {
+    /// Does something that upgrades the node to an image in `slot` and ends in a reboot, and waits until it has settled there for
+    /// good. Then from every side: the boot, the loader's files, both programs, the history, the image's bytes in its slot, and that
+    /// nothing was written to the slot that ran before. `act` returns what was printed on the way.
+    pub fn upgraded(
+        &mut self,
+        slot: char,
+        image: &Image,
+        act: impl FnOnce(&mut Self) -> Result<String>,
+    ) -> Result<()> {
+        let other = if slot == 'A' { 'b' } else { 'a' };
+        let before = self.machine.disk().slot_digest(other)?;
+        let printed = act(self)?;
         let patience = self.machine.patience(120);
-        self.install_within(image, options, patience)
+        let boot = self.settle(patience)?;
+        boot.expect(slot, &image.version)
+            .with_context(|| format!("after this output:\n{printed}"))?;
+        self.expect(&Expected::both_good(slot, &image.version))?;
+        ensure!(
+            self.machine.disk().slot_digest(other)? == before,
+            "slot {other}, which was booted, was written to"
+        );
+        ensure!(
+            format!("sha256:{}", self.machine.disk().slot_digest(slot)?) == image.expanded_checksum,
+            "slot {slot} does not hold the image's bytes"
+        );
+        let result = self.last_result()?;
+        ensure!(
+            result["result"] == "Completed"
+                && result["slot"] == slot.to_string()
+                && result["version"] == image.version,
+            "the history says {result:#}"
+        );
+        Ok(())
     }
 
-    /// The same for a trial that takes longer to fail.
-    pub fn install_within(
-        &mut self,
-        image: &Image,
-        options: &str,
-        patience: Duration,
-    ) -> Result<(Boot, String)> {
-        let command = self.install_command(image, options);
-        let printed = self.run_until_reboot(&command)?;
-        let boot = self.settle(patience)?;
-        Ok((boot, printed))
+    /// The upgrade as an operator does it: `slotd install` of an image from the image server.
+    pub fn upgrade(&mut self, slot: char, image: &Image) -> Result<()> {
+        let command = self.install_command(image, "");
+        self.upgraded(slot, image, |node| node.run_until_reboot(&command))
     }
 
     /// Runs a command that ends in a reboot and returns what it printed until then.
@@ -223,7 +265,7 @@ impl Node {
             "slotd status shows version {version:?}, not {}",
             expected.version
         );
-        let entries = self.machine.loader_entries()?;
+        let entries = self.machine.disk().loader_entries()?;
         ensure!(
             entries == expected.entries,
             "the ESP holds {entries:?}, not {:?}",
@@ -236,12 +278,8 @@ impl Node {
     pub fn power_cycles(&mut self, count: u32, slot: char, version: &str) -> Result<()> {
         for cycle in 1..=count {
             let boot = self.machine.power_cycle()?;
-            ensure!(
-                boot.slot == slot.to_ascii_lowercase().to_string() && boot.version == version,
-                "power cycle {cycle} booted slot {} with {}, not {slot} with {version}",
-                boot.slot,
-                boot.version
-            );
+            boot.expect(slot, version)
+                .with_context(|| format!("power cycle {cycle}"))?;
         }
         Ok(())
     }
@@ -249,7 +287,7 @@ impl Node {
     /// Waits until so many bytes of slot B are there, seen from outside.
     pub fn wait_until_written(&self, bytes: u64) -> Result<()> {
         let deadline = Instant::now() + self.machine.patience(60);
-        while self.machine.slot_bytes_used('b')? < bytes {
+        while self.machine.disk().slot_bytes_used('b')? < bytes {
             ensure!(
                 Instant::now() < deadline,
                 "nothing is being written to slot B"

@@ -17,7 +17,7 @@ pub(super) fn tests() -> Vec<Test> {
 
 fn counts_and_falls_back(lab: &Lab) -> Result<()> {
     let mut machine = lab.machine("machine")?;
-    let entry = esp::read(machine.disk(), "/loader/entries/slotd-a.conf")?;
+    let entry = esp::read(machine.disk().path(), "/loader/entries/slotd-a.conf")?;
     // Slot B with a root that does not exist: its kernel panics.
     let root = entry
         .split(' ')
@@ -28,8 +28,12 @@ fn counts_and_falls_back(lab: &Lab) -> Result<()> {
         .replace("version 1", "version 2")
         .replace("panic=10", "panic=1")
         .replace("slotd.slot=a", "slotd.slot=b");
-    esp::write(machine.disk(), "/loader/entries/slotd-b+2.conf", &trial)?;
-    let before = machine.slot_digest('a')?;
+    esp::write(
+        machine.disk().path(),
+        "/loader/entries/slotd-b+2.conf",
+        &trial,
+    )?;
+    let before = machine.disk().slot_digest('a')?;
 
     machine.power_on()?;
     for left in [1, 0] {
@@ -38,7 +42,7 @@ fn counts_and_falls_back(lab: &Lab) -> Result<()> {
         })?;
         let name = format!("slotd-b+{left}-{}.conf", 2 - left);
         ensure!(
-            machine.loader_entries()?.contains(&name),
+            machine.disk().loader_entries()?.contains(&name),
             "{name} is not on the ESP"
         );
     }
@@ -48,9 +52,9 @@ fn counts_and_falls_back(lab: &Lab) -> Result<()> {
         "booted {boot:?}"
     );
     ensure!(
-        machine.loader_entries()? == ["slotd-a.conf", "slotd-b+0-2.conf"],
+        machine.disk().loader_entries()? == ["slotd-a.conf", "slotd-b+0-2.conf"],
         "the ESP holds {:?}",
-        machine.loader_entries()?
+        machine.disk().loader_entries()?
     );
 
     // What the recipe promises.
@@ -78,7 +82,7 @@ fn counts_and_falls_back(lab: &Lab) -> Result<()> {
     let failed = machine.run("systemctl --failed --no-legend --plain")?;
     ensure!(failed.is_empty(), "units failed:\n{failed}");
     ensure!(
-        machine.slot_digest('a')? == before,
+        machine.disk().slot_digest('a')? == before,
         "the booted slot was written to"
     );
     Ok(())

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::in_machine;
 use crate::images::{NO_AGENT, PANICS, STUCK, UNHEALTHY, V1, V2, V3, Variant};
 use crate::lab::Lab;
-use crate::node::{Expected, Node};
+use crate::node::{Expected, FRESH, Node};
 use crate::runner::Test;
 
 /// Deadline and tries that let a trial fail soon; thirty seconds are the least that slotd accepts.
@@ -35,62 +35,12 @@ pub(super) fn tests() -> Vec<Test> {
 
 fn good(lab: &Lab) -> Result<()> {
     let mut node = Node::start(lab)?;
-    node.expect(&Expected {
-        booted: 'A',
-        version: V1.version(),
-        states: ["good", "empty"],
-        entries: &["slotd-a.conf"],
-    })?;
-    let v2 = lab.artifacts()?.image(&V2)?;
-    let a = node.machine.slot_digest('a')?;
-    let (boot, printed) = node.install(&v2, "")?;
-    ensure!(
-        boot.slot == "b" && boot.version == V2.version(),
-        "ended in {boot:?}\n{printed}"
-    );
-    let on_b = Expected {
-        booted: 'B',
-        version: V2.version(),
-        states: ["good", "good"],
-        entries: &["slotd-a.conf", "slotd-b.conf"],
-    };
-    node.expect(&on_b)?;
-    ensure!(
-        node.machine.slot_digest('a')? == a,
-        "slot A, which was booted, was written to"
-    );
-    ensure!(
-        format!("sha256:{}", node.machine.slot_digest('b')?) == v2.expanded_checksum,
-        "slot B does not hold the image's bytes"
-    );
-    let result = node.last_result()?;
-    ensure!(
-        result["result"] == "Completed"
-            && result["slot"] == "B"
-            && result["version"] == V2.version(),
-        "the history says {result:#}"
-    );
+    node.expect(&FRESH)?;
+    node.upgrade('B', &lab.artifacts()?.image(&V2)?)?;
     node.power_cycles(5, 'B', V2.version())?;
-    node.expect(&on_b)?;
-
+    node.expect(&Expected::both_good('B', V2.version()))?;
     // And back again, into the slot that was booted before.
-    let v3 = lab.artifacts()?.image(&V3)?;
-    let b = node.machine.slot_digest('b')?;
-    let (boot, printed) = node.install(&v3, "")?;
-    ensure!(
-        boot.slot == "a" && boot.version == V3.version(),
-        "ended in {boot:?}\n{printed}"
-    );
-    let on_a = Expected {
-        booted: 'A',
-        version: V3.version(),
-        ..on_b
-    };
-    node.expect(&on_a)?;
-    ensure!(
-        node.machine.slot_digest('b')? == b,
-        "slot B, which was booted, was written to"
-    );
+    node.upgrade('A', &lab.artifacts()?.image(&V3)?)?;
     let results: Vec<Value> = node
         .history()?
         .iter()
@@ -113,19 +63,17 @@ fn falls_back(
 ) -> Result<(Node, Value)> {
     let mut node = Node::start_with(lab, configuration, &[])?;
     let image = lab.artifacts()?.image(variant)?;
-    let before = node.machine.slot_digest('a')?;
+    let before = node.machine.disk().slot_digest('a')?;
+    let command = node.install_command(&image, "");
+    let printed = node.run_until_reboot(&command)?;
     let patience = node.machine.patience(200);
-    let (boot, printed) = node.install_within(&image, "", patience)?;
-    let boot = if boot.slot == "b" {
+    let mut boot = node.settle(patience)?;
+    if boot.slot == "b" {
         // It got as far as multi-user.target on trial, and down again.
-        node.settle(patience)?
-    } else {
-        boot
-    };
-    ensure!(
-        boot.slot == "a" && boot.version == V1.version(),
-        "ended in {boot:?}\n{printed}"
-    );
+        boot = node.settle(patience)?;
+    }
+    boot.expect('A', V1.version())
+        .with_context(|| format!("after this output:\n{printed}"))?;
     let expected = Expected {
         booted: 'A',
         version: V1.version(),
@@ -134,7 +82,7 @@ fn falls_back(
     };
     node.expect(&expected)?;
     ensure!(
-        node.machine.slot_digest('a')? == before,
+        node.machine.disk().slot_digest('a')? == before,
         "slot A, which was booted, was written to"
     );
     let result = node.last_result()?;
@@ -188,26 +136,14 @@ fn stuck(lab: &Lab) -> Result<()> {
 
 fn rollback(lab: &Lab) -> Result<()> {
     let mut node = Node::start(lab)?;
-    let v2 = lab.artifacts()?.image(&V2)?;
-    let (boot, printed) = node.install(&v2, "")?;
-    ensure!(boot.slot == "b", "ended in {boot:?}\n{printed}");
-    let b = node.machine.slot_digest('b')?;
+    node.upgrade('B', &lab.artifacts()?.image(&V2)?)?;
+    let b = node.machine.disk().slot_digest('b')?;
     node.run_until_reboot("slotd rollback")?;
     let patience = node.machine.patience(120);
-    let boot = node.settle(patience)?;
+    node.settle(patience)?.expect('A', V1.version())?;
+    node.expect(&Expected::both_good('A', V1.version()))?;
     ensure!(
-        boot.slot == "a" && boot.version == V1.version(),
-        "rolled back to {boot:?}"
-    );
-    let expected = Expected {
-        booted: 'A',
-        version: V1.version(),
-        states: ["good", "good"],
-        entries: &["slotd-a.conf", "slotd-b.conf"],
-    };
-    node.expect(&expected)?;
-    ensure!(
-        node.machine.slot_digest('b')? == b,
+        node.machine.disk().slot_digest('b')? == b,
         "slot B, which was booted, was written to"
     );
     let result = node.last_result()?;
@@ -222,36 +158,17 @@ fn standard_input(lab: &Lab) -> Result<()> {
     let port = free_port()?;
     let mut node = Node::start_with(lab, crate::lab::CONFIGURATION, &[(port, 2222)])?;
     let v2 = lab.artifacts()?.image(&V2)?;
-    let before = node.machine.slot_digest('a')?;
-    // The image is pushed into the guest once something listens there.
-    let path = v2.path.clone();
-    let push = std::thread::spawn(move || push_image(port, &path));
-    node.run_until_reboot(&format!(
-        "nc -l -N 2222 </dev/null | slotd install - --checksum {}",
-        v2.checksum
-    ))?;
-    push.join().ok().context("the sender died")??;
-    let patience = node.machine.patience(120);
-    let boot = node.settle(patience)?;
-    ensure!(
-        boot.slot == "b" && boot.version == V2.version(),
-        "ended in {boot:?}"
-    );
-    node.expect(&Expected {
-        booted: 'B',
-        version: V2.version(),
-        states: ["good", "good"],
-        entries: &["slotd-a.conf", "slotd-b.conf"],
+    node.upgraded('B', &v2, |node| {
+        // The image is pushed into the guest once something listens there.
+        let path = v2.path.clone();
+        let push = std::thread::spawn(move || push_image(port, &path));
+        let printed = node.run_until_reboot(&format!(
+            "nc -l -N 2222 </dev/null | slotd install - --checksum {}",
+            v2.checksum
+        ))?;
+        push.join().ok().context("the sender died")??;
+        Ok(printed)
     })?;
-    ensure!(
-        node.machine.slot_digest('a')? == before,
-        "slot A, which was booted, was written to"
-    );
-    let result = node.last_result()?;
-    ensure!(
-        result["result"] == "Completed",
-        "the history says {result:#}"
-    );
     node.power_cycles(1, 'B', V2.version())
 }
 

@@ -1,17 +1,16 @@
 //! A machine of the lab: a disk that outlives power cuts, and what one does to it.
 
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use sha2::{Digest, Sha256};
 
 use super::qemu::{Hardware, Qemu};
 use super::shell::{End, Output, Shell};
 use super::socket;
 use super::{Acceleration, Console};
+use crate::disk::Disk;
 
 /// How to set a machine up.
 #[derive(Debug, Clone)]
@@ -45,11 +44,24 @@ pub struct Boot {
     pub elapsed: Duration,
 }
 
+impl Boot {
+    /// An error unless this slot was booted, with this version.
+    pub fn expect(&self, slot: char, version: &str) -> Result<()> {
+        ensure!(
+            self.slot == slot.to_ascii_lowercase().to_string() && self.version == version,
+            "slot {} with {} was booted, not slot {slot} with {version}",
+            self.slot,
+            self.version
+        );
+        Ok(())
+    }
+}
+
 /// A virtual machine with a disk of its own.
 #[derive(Debug)]
 pub struct Machine {
     setup: Setup,
-    disk: PathBuf,
+    disk: Disk,
     qemu: Option<Qemu>,
     console: Console,
     shell: Option<Shell>,
@@ -71,7 +83,7 @@ impl Machine {
         let console = Console::new(&setup.folder.join("console.log"));
         Ok(Self {
             setup,
-            disk,
+            disk: Disk::new(disk),
             qemu: None,
             console,
             shell: None,
@@ -85,7 +97,7 @@ impl Machine {
     }
 
     /// The machine's disk, which may be looked into (and, when the machine is off, changed).
-    pub fn disk(&self) -> &Path {
+    pub fn disk(&self) -> &Disk {
         &self.disk
     }
 
@@ -113,7 +125,7 @@ impl Machine {
         self.began = Instant::now();
         let mut qemu = Qemu::start(&Hardware {
             folder: &self.setup.folder,
-            disk: &self.disk,
+            disk: self.disk.path(),
             acceleration: self.setup.acceleration,
             processors: self.setup.processors,
             memory: self.setup.memory,
@@ -279,85 +291,6 @@ impl Machine {
         self.power_on()?;
         self.wait_for_boot()
     }
-
-    /// SHA-256 of a partition's bytes (by its index in the table, from 1), taken from outside the guest.
-    pub fn partition_digest(&self, index: usize) -> Result<String> {
-        let disk =
-            File::open(&self.disk).with_context(|| format!("opening {}", self.disk.display()))?;
-        let (start, size) = partition_range(&disk, index)
-            .with_context(|| format!("partition {index} of {}", self.disk.display()))?;
-        let mut hasher = Sha256::new();
-        let mut buffer = vec![0; 1 << 20];
-        let mut position = start;
-        while position < start + size {
-            let count = usize::try_from((start + size - position).min(1 << 20)).unwrap_or(1 << 20);
-            disk.read_exact_at(&mut buffer[..count], position)
-                .with_context(|| format!("reading {} at {position}", self.disk.display()))?;
-            hasher.update(&buffer[..count]);
-            position += count as u64;
-        }
-        Ok(hasher
-            .finalize()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect())
-    }
-
-    /// Digest of a slot of the reference disk (`a` or `b`), from outside the guest.
-    pub fn slot_digest(&self, slot: char) -> Result<String> {
-        self.partition_digest(if slot.eq_ignore_ascii_case(&'a') {
-            2
-        } else {
-            3
-        })
-    }
-
-    /// How many bytes of a slot are not zero, in steps of 64 KiB, seen from outside the guest.
-    pub fn slot_bytes_used(&self, slot: char) -> Result<u64> {
-        let index = if slot.eq_ignore_ascii_case(&'a') {
-            2
-        } else {
-            3
-        };
-        let disk =
-            File::open(&self.disk).with_context(|| format!("opening {}", self.disk.display()))?;
-        let (start, size) = partition_range(&disk, index)?;
-        let mut buffer = vec![0; 64 << 10];
-        let mut used = 0;
-        for position in (start..start + size).step_by(buffer.len()) {
-            disk.read_exact_at(&mut buffer, position)
-                .with_context(|| format!("reading {} at {position}", self.disk.display()))?;
-            if buffer.iter().any(|byte| *byte != 0) {
-                used += buffer.len() as u64;
-            }
-        }
-        Ok(used)
-    }
-
-    /// Names of the loader's entries, read from the ESP from outside the guest. While the machine runs this shows what reached its
-    /// disk. Other files there, such as temporary ones that a power cut left, are nothing to the loader.
-    pub fn loader_entries(&self) -> Result<Vec<String>> {
-        let mut names = crate::esp::list(&self.disk, "/loader/entries")?;
-        names.retain(|name| name.ends_with(".conf"));
-        Ok(names)
-    }
-}
-
-/// Start and size in bytes of a partition, from the primary GPT of a disk with 512-byte sectors.
-fn partition_range(disk: &File, index: usize) -> Result<(u64, u64)> {
-    let mut entry = [0; 128];
-    let offset = 2 * 512 + 128 * (index.checked_sub(1).context("partitions count from 1")? as u64);
-    disk.read_exact_at(&mut entry, offset)
-        .context("reading the partition table")?;
-    let number = |at: usize| -> u64 {
-        entry[at..at + 8]
-            .iter()
-            .rev()
-            .fold(0, |value, byte| value << 8 | u64::from(*byte))
-    };
-    let (first, last) = (number(32), number(40));
-    ensure!(first > 0 && last >= first, "the entry is empty");
-    Ok((first * 512, (last - first + 1) * 512))
 }
 
 /// Reads `@@MULTI-USER slot=a version=v1 boot=… up=7.02`.
@@ -379,7 +312,7 @@ fn parse_boot(line: &str) -> Option<Boot> {
 
 #[cfg(test)]
 mod tests {
-    use super::{parse_boot, partition_range};
+    use super::parse_boot;
 
     #[test]
     fn a_boot_is_read_from_its_line() {
@@ -390,27 +323,5 @@ mod tests {
             ("b", "v2", "abc-1")
         );
         assert_eq!(parse_boot("Reached target multi-user.target"), None);
-    }
-
-    #[test]
-    fn a_partition_is_found_in_a_table_that_sfdisk_wrote() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("disk");
-        std::fs::File::create(&path)
-            .unwrap()
-            .set_len(8 << 20)
-            .unwrap();
-        let mut child = std::process::Command::new("sfdisk")
-            .args(["-q", "--no-reread"])
-            .arg(&path)
-            .stdin(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let script = b"label: gpt\nstart=2048, size=2048\nstart=4096, size=4096\n";
-        std::io::Write::write_all(&mut child.stdin.take().unwrap(), script).unwrap();
-        assert!(child.wait().unwrap().success());
-        let disk = std::fs::File::open(&path).unwrap();
-        assert_eq!(partition_range(&disk, 2).unwrap(), (2 << 20, 2 << 20));
-        assert!(partition_range(&disk, 3).is_err());
     }
 }

@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::artifacts::Image;
-use crate::images::{V1, V2};
+use crate::images::V2;
 use crate::lab::{CONFIGURATION, Lab};
-use crate::node::{Expected, Node};
+use crate::node::{FRESH, Node};
 
 /// The inactive slot of the reference disk.
 pub(super) const TARGET: &str = "/dev/nvme0n1p3";
@@ -68,7 +68,7 @@ impl Group {
     /// Boots a fresh reference disk whose empty slot B holds bytes that are not zero: whoever writes there is seen.
     pub(super) fn start(lab: &Lab, name: &'static str) -> Result<Self> {
         let mut node = Node::start_with(lab, CONFIGURATION, &[])?;
-        let booted_digest = node.machine.slot_digest('a')?;
+        let booted_digest = node.machine.disk().slot_digest('a')?;
         node.machine.run(&format!(
             "dd if=/dev/urandom of={TARGET} bs=1M count=4 oflag=direct status=none; mkdir -p /etc/slotd/config.d"
         ))?;
@@ -214,19 +214,15 @@ impl Group {
             loader["loader"]["staged"] == "B",
             "the good image is not staged in slot B: {loader:#}"
         );
-        self.node.expect(&Expected {
-            booted: 'A',
-            version: V1.version(),
-            states: ["good", "empty"],
-            entries: &["slotd-a.conf"],
-        })?;
+        self.node.expect(&FRESH)?;
         self.node.machine.run("sync")?;
         ensure!(
-            format!("sha256:{}", self.node.machine.slot_digest('b')?) == good.expanded_checksum,
+            format!("sha256:{}", self.node.machine.disk().slot_digest('b')?)
+                == good.expanded_checksum,
             "slot B does not hold the good image's bytes"
         );
         ensure!(
-            self.node.machine.slot_digest('a')? == self.booted_digest,
+            self.node.machine.disk().slot_digest('a')? == self.booted_digest,
             "slot A, which was booted, was written to"
         );
         println!(

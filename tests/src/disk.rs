@@ -1,0 +1,126 @@
+//! The reference disk of a machine, seen from outside the guest.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use sha2::{Digest, Sha256};
+
+use crate::esp;
+
+/// A disk of the layout of `image/recipe/`. While its machine runs, this shows what reached the disk.
+#[derive(Debug)]
+pub struct Disk {
+    path: PathBuf,
+}
+
+impl Disk {
+    /// The disk in this file.
+    pub const fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// SHA-256 of the bytes of a slot (`a` or `b`), in hex.
+    pub fn slot_digest(&self, slot: char) -> Result<String> {
+        let mut hasher = Sha256::new();
+        self.read_slot(slot, |piece| hasher.update(piece))?;
+        Ok(hasher
+            .finalize()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect())
+    }
+
+    /// How many bytes of a slot are not zero, in steps of 64 KiB.
+    pub fn slot_bytes_used(&self, slot: char) -> Result<u64> {
+        let mut used = 0;
+        self.read_slot(slot, |piece| {
+            if piece.iter().any(|byte| *byte != 0) {
+                used += piece.len() as u64;
+            }
+        })?;
+        Ok(used)
+    }
+
+    /// Names of the loader's entries, sorted. Other files beside them, such as temporary ones that a power cut left, are nothing
+    /// to the loader.
+    pub fn loader_entries(&self) -> Result<Vec<String>> {
+        let mut names = esp::list(&self.path, "/loader/entries")?;
+        names.retain(|name| name.ends_with(".conf"));
+        Ok(names)
+    }
+
+    /// Hands on a slot's bytes in pieces of 64 KiB.
+    fn read_slot(&self, slot: char, mut each: impl FnMut(&[u8])) -> Result<()> {
+        let index = match slot.to_ascii_lowercase() {
+            'a' => 2,
+            _ => 3,
+        };
+        let disk =
+            File::open(&self.path).with_context(|| format!("opening {}", self.path.display()))?;
+        let (start, size) = partition_range(&disk, index)
+            .with_context(|| format!("partition {index} of {}", self.path.display()))?;
+        let mut buffer = vec![0; 64 << 10];
+        let mut position = start;
+        while position < start + size {
+            let left = usize::try_from(start + size - position).unwrap_or(usize::MAX);
+            let piece_length = left.min(buffer.len());
+            let piece = &mut buffer[..piece_length];
+            disk.read_exact_at(piece, position)
+                .with_context(|| format!("reading {} at {position}", self.path.display()))?;
+            each(piece);
+            position += piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Start and size in bytes of a partition, from the primary GPT of a disk with 512-byte sectors.
+fn partition_range(disk: &File, index: usize) -> Result<(u64, u64)> {
+    let mut entry = [0; 128];
+    let offset = 2 * 512 + 128 * (index.checked_sub(1).context("partitions count from 1")? as u64);
+    disk.read_exact_at(&mut entry, offset)
+        .context("reading the partition table")?;
+    let number = |at: usize| -> u64 {
+        entry[at..at + 8]
+            .iter()
+            .rev()
+            .fold(0, |value, byte| value << 8 | u64::from(*byte))
+    };
+    let (first, last) = (number(32), number(40));
+    ensure!(first > 0 && last >= first, "the entry is empty");
+    Ok((first * 512, (last - first + 1) * 512))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::partition_range;
+
+    #[test]
+    fn a_partition_is_found_in_a_table_that_sfdisk_wrote() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        std::fs::File::create(&path)
+            .unwrap()
+            .set_len(8 << 20)
+            .unwrap();
+        let mut child = std::process::Command::new("sfdisk")
+            .args(["-q", "--no-reread"])
+            .arg(&path)
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let script = b"label: gpt\nstart=2048, size=2048\nstart=4096, size=4096\n";
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), script).unwrap();
+        assert!(child.wait().unwrap().success());
+        let disk = std::fs::File::open(&path).unwrap();
+        assert_eq!(partition_range(&disk, 2).unwrap(), (2 << 20, 2 << 20));
+        assert!(partition_range(&disk, 3).is_err());
+    }
+}
