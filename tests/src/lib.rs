@@ -16,3 +16,4 @@ pub mod server;
 pub mod setup;
 pub mod vm;
 pub mod workspace;
+pub mod writing;

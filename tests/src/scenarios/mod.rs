@@ -5,6 +5,7 @@ mod power_cuts;
 mod reference_disk;
 mod refusals;
 mod upgrades;
+mod writer;
 
 use crate::runner::{Set, Test, Tier};
 
@@ -12,6 +13,7 @@ use crate::runner::{Set, Test, Tier};
 pub fn all() -> Vec<Test> {
     let mut tests = Vec::new();
     tests.extend(loops::tests());
+    tests.extend(writer::tests());
     tests.extend(reference_disk::tests());
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());
