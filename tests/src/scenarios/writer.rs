@@ -80,7 +80,7 @@ fn ends_early(lab: &Lab) -> Result<()> {
         .err()
         .context("half an image was accepted")?;
     ensure!(
-        format!("{error:#}").contains("ends early") || format!("{error:#}").contains("truncated"),
+        format!("{error:#}").contains("not complete"),
         "the error does not say what is wrong: {error:#}"
     );
     let found = fs::read(disk.file()).context("reading the disk's file")?;
