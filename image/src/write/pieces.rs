@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::SyncSender;
 
-use xxhash_rust::xxh3::xxh3_128;
+use twox_hash::XxHash3_128;
 
 use super::meter::Meter;
 use super::relay::Halt;
@@ -54,7 +54,7 @@ impl Written {
         Self {
             offset,
             length: block.len(),
-            digest: xxh3_128(block),
+            digest: XxHash3_128::oneshot(block),
         }
     }
 }

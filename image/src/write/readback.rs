@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{Receiver, SyncSender};
 
-use xxhash_rust::xxh3::xxh3_128;
+use twox_hash::XxHash3_128;
 
 use super::meter::Meter;
 use super::pieces::{Written, ZeroRun, device_error, flush};
@@ -72,7 +72,7 @@ impl<'a> ReadBack<'a> {
     /// Reads one range and compares its digest.
     pub(super) fn check(&mut self, expected: Written) -> Result<()> {
         let held = self.read(expected.offset, expected.length)?;
-        if xxh3_128(held) != expected.digest {
+        if XxHash3_128::oneshot(held) != expected.digest {
             return Err(self.differs(expected.offset, "it differs from what was written"));
         }
         self.meter.add_verified(expected.length as u64);
