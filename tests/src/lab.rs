@@ -1,7 +1,7 @@
 //! What a scenario gets: artifacts, machines, servers, and a folder for what it leaves.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
 
@@ -28,6 +28,7 @@ pub struct Lab {
     folder: PathBuf,
     processors: u32,
     shared: Arc<Shared>,
+    notes: Arc<Mutex<Vec<String>>>,
 }
 
 impl Lab {
@@ -39,6 +40,7 @@ impl Lab {
             folder: folder.to_owned(),
             processors,
             shared: Arc::default(),
+            notes: Arc::default(),
         })
     }
 
@@ -55,7 +57,24 @@ impl Lab {
             folder,
             processors: self.processors,
             shared: Arc::clone(&self.shared),
+            notes: Arc::default(),
         })
+    }
+
+    /// Keeps a figure or a fact for the report, beside the test's verdict.
+    pub fn note(&self, text: impl Into<String>) {
+        self.notes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(text.into());
+    }
+
+    /// What this test has noted so far.
+    pub fn notes(&self) -> Vec<String> {
+        self.notes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The folder of logs.

@@ -70,9 +70,23 @@ pub struct Outcome {
     /// Why it failed or was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Figures and facts that the test kept.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 impl Outcome {
+    /// What became of a test, without notes.
+    pub fn new(name: &str, result: Verdict, seconds: f64, reason: Option<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            result,
+            seconds,
+            reason,
+            notes: Vec::new(),
+        }
+    }
+
     fn print(&self) {
         match (self.result, &self.reason) {
             (Verdict::Passed, _) => println!("{} ... ok ({:.1} s)", self.name, self.seconds),
@@ -90,6 +104,9 @@ impl Outcome {
                 }
             }
         }
+        for note in &self.notes {
+            println!("    {note}");
+        }
     }
 }
 
@@ -106,12 +123,8 @@ pub fn run(lab: &Lab, tests: &[Test], parallel: usize) -> Vec<Outcome> {
         && let Err(error) = lab.acceleration()
     {
         for test in &machines {
-            let outcome = Outcome {
-                name: test.name.to_owned(),
-                result: Verdict::Failed,
-                seconds: 0.0,
-                reason: Some(format!("{error:#}")),
-            };
+            let reason = Some(format!("{error:#}"));
+            let outcome = Outcome::new(test.name, Verdict::Failed, 0.0, reason);
             record(&outcomes, outcome);
         }
         return outcomes
@@ -157,37 +170,26 @@ fn record(outcomes: &Mutex<Vec<Outcome>>, outcome: Outcome) {
 }
 
 fn run_one(lab: &Lab, test: &Test) -> Outcome {
-    let name = test.name.to_owned();
     if let Some(reason) = (test.unavailable)() {
-        let reason = Some(reason.to_owned());
-        return Outcome {
-            name,
-            result: Verdict::Skipped,
-            seconds: 0.0,
-            reason,
-        };
+        return Outcome::new(test.name, Verdict::Skipped, 0.0, Some(reason.to_owned()));
     }
     let began = Instant::now();
-    let result = lab.for_test(&name.replace('/', "-")).and_then(|lab| {
+    let mut notes = Vec::new();
+    let result = lab.for_test(&test.name.replace('/', "-")).and_then(|lab| {
         let result = catch_unwind(AssertUnwindSafe(|| (test.run)(&lab)))
             .unwrap_or_else(|panic| Err(anyhow!("panicked: {}", panic_text(&panic))));
         clean_up(lab.folder(), result.is_err());
+        notes = lab.notes();
         result.with_context(|| format!("logs are in {}", lab.folder().display()))
     });
     let seconds = began.elapsed().as_secs_f64();
-    match result {
-        Ok(()) => Outcome {
-            name,
-            result: Verdict::Passed,
-            seconds,
-            reason: None,
-        },
-        Err(error) => Outcome {
-            name,
-            result: Verdict::Failed,
-            seconds,
-            reason: Some(format!("{error:#}")),
-        },
+    let (verdict, reason) = match result {
+        Ok(()) => (Verdict::Passed, None),
+        Err(error) => (Verdict::Failed, Some(format!("{error:#}"))),
+    };
+    Outcome {
+        notes,
+        ..Outcome::new(test.name, verdict, seconds, reason)
     }
 }
 
@@ -303,6 +305,7 @@ mod tests {
         let lab = Lab::new(folder.path(), 1).unwrap();
         let tests = [
             test("x/passes", |lab| {
+                lab.note("3.4 of 10");
                 Ok(std::fs::write(lab.folder().join("a.log"), "")?)
             }),
             test("x/fails", |lab| {
@@ -327,6 +330,7 @@ mod tests {
                 Verdict::Skipped
             ]
         );
+        assert_eq!(outcomes[0].notes, ["3.4 of 10"]);
         assert!(outcomes[1].reason.as_ref().unwrap().contains("because"));
         assert!(outcomes[2].reason.as_ref().unwrap().contains("oh"));
         assert!(!folder.path().join("x-passes").exists());

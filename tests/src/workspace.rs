@@ -176,12 +176,7 @@ fn outcomes(programs: &[String], reports: &[Report]) -> Vec<Outcome> {
                 Some(program) => format!("workspace/{program}::{name}"),
                 None => format!("workspace/{name}"),
             };
-            outcomes.push(Outcome {
-                name,
-                result: *result,
-                seconds: 0.0,
-                reason: reason.clone(),
-            });
+            outcomes.push(Outcome::new(&name, *result, 0.0, reason.clone()));
         }
     }
     outcomes
