@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use crate::artifacts::Image;
-use crate::images::{UNHEALTHY, V1, V2, Variant};
+use crate::images::{UNHEALTHY, V1, V2, V3, Variant};
 use crate::lab::{DEMO_CONFIGURATION, Lab};
 use crate::node::Node;
 use crate::vm::{Acceleration, Boot, End};
@@ -71,7 +71,7 @@ pub fn run(lab: &Lab, keep: bool) -> Result<()> {
         text(&failure["output"]).trim().replace('\n', "\n  ")
     );
     if keep {
-        stay(&mut node, &good)?;
+        stay(&mut node, &artifacts.image(&V3)?)?;
     }
     Ok(())
 }
@@ -184,17 +184,20 @@ fn show(node: &mut Node, command: &str) -> Result<()> {
     Ok(())
 }
 
+/// Leaves the machine running, with one more image to try.
 fn stay(node: &mut Node, image: &Image) -> Result<()> {
-    node.machine.run("systemctl start lab-login.service")?;
+    node.machine.open_console()?;
     println!("\nThe machine keeps running. Log in from another terminal:");
     println!("  cargo lab console {}", node.machine.folder().display());
     println!("and try there:");
-    println!("  slotd status --watch");
-    println!(
-        "  slotd plan {} --checksum {}",
+    let arguments = format!(
+        "{} --checksum {}",
         node.server.serve_file(&image.path),
         image.checksum
     );
+    println!("  slotd plan {arguments}");
+    println!("  slotd install {arguments}");
+    println!("  slotd status --watch");
     println!("  slotd rollback");
     println!("  slotd-bootctl status");
     println!("  journalctl -u slotd -f");

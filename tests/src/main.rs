@@ -195,7 +195,7 @@ fn machine() -> Result<()> {
         boot.version,
         boot.elapsed.as_secs_f64()
     );
-    machine.run("systemctl start lab-login.service")?;
+    machine.open_console()?;
     println!(
         "log in from another terminal:\n  cargo lab console {}",
         machine.folder().display()
