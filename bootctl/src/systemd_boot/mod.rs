@@ -6,13 +6,16 @@
 
 mod arming;
 mod changes;
+mod durable;
 mod esp;
 mod find;
+mod leftovers;
 mod marker;
 mod preflight;
 mod snapshot;
 mod transitions;
 mod uki;
+mod verdict;
 
 use std::io::Read;
 use std::path::Path;
