@@ -423,7 +423,8 @@ pub trait Backend: fmt::Debug + Send + Sync {
 
     /// Records that the booted slot is proven: one commit, of one rename where nothing stands in its way.
     ///
-    /// Durable when it returns. After a crash in the middle the trial goes on or the slot is good.
+    /// Durable when it returns. After a crash in the middle the trial goes on or the slot is good; on FAT it may, at
+    /// worst, have lost its entry, and the other slot is booted.
     ///
     /// # Errors
     /// Refused for a slot that is neither booted nor good already, and without an entry.

@@ -49,7 +49,9 @@ pub(crate) fn write(path: &Path, content: &mut dyn Read) -> Result<()> {
 /// Renames within a directory, over what is there. Durable when it returns.
 ///
 /// A crash in the middle leaves the old name, the new one, or both, and each leads to whole content. Both lead
-/// to the same clusters then: neither may be removed or written while the other is there.
+/// to the same clusters then: neither may be removed or written while the other is there. Should the kernel write
+/// the directory by itself between the rename and the sync, a new name can be all that is left, and lead nowhere:
+/// so a rename to a new name is only for a slot that the other one covers.
 pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
     let file = File::open(from).map_err(Error::io("open", from))?;
     sync_file(&file, from)?;

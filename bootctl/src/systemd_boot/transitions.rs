@@ -58,6 +58,13 @@ impl Circumstances {
         }
     }
 
+    /// Whether the rules allow a transition. A refusal names the files that are not in order.
+    pub(crate) fn allow(&self, snapshot: &Snapshot, transition: &Transition) -> Result<()> {
+        self.situation(snapshot)
+            .allow(transition)
+            .map_err(|error| self.explained(snapshot, error))
+    }
+
     /// A refusal with what is wrong with the slots' files.
     fn explained(&self, snapshot: &Snapshot, error: Error) -> Error {
         let problems: Vec<String> = SlotName::BOTH
@@ -98,35 +105,21 @@ impl Circumstances {
     }
 }
 
-/// The file changes of a transition, after the rules have allowed it. A refusal names the files that are
-/// not in order.
+/// The file changes of a transition, after the rules have allowed it.
 pub(crate) fn steps(
     circumstances: &Circumstances,
     snapshot: &Snapshot,
     transition: &Transition,
 ) -> Result<Vec<Step>> {
-    allowed_steps(circumstances, snapshot, transition)
-        .map_err(|error| circumstances.explained(snapshot, error))
-}
-
-fn allowed_steps(
-    circumstances: &Circumstances,
-    snapshot: &Snapshot,
-    transition: &Transition,
-) -> Result<Vec<Step>> {
-    let situation = circumstances.situation(snapshot);
+    circumstances.allow(snapshot, transition)?;
     match transition {
-        Transition::Invalidate { slot } => {
-            situation.invalidate(*slot)?;
-            Ok(invalidate(snapshot, *slot))
-        }
+        Transition::Invalidate { slot } => Ok(invalidate(snapshot, *slot)),
         Transition::InstallBootFiles {
             slot,
             image,
             kernel,
             initrd,
         } => {
-            situation.install_boot_files(*slot)?;
             let marker = Marker {
                 image: image.clone(),
                 boot: None,
@@ -134,28 +127,15 @@ fn allowed_steps(
             Ok(install(snapshot, *slot, marker, *kernel, Some(*initrd)))
         }
         Transition::Arm { slot, options } => {
-            situation.arm(*slot, options.tries)?;
             let steps = arm(circumstances, snapshot, *slot, options)?;
             require_next(circumstances, snapshot, &steps, *slot)?;
             Ok(steps)
         }
         Transition::TrialBoot { slot } => Ok(trial_boot(circumstances, snapshot, *slot)),
-        Transition::Disarm { slot } => {
-            situation.disarm(*slot)?;
-            Ok(disarm(circumstances, snapshot, *slot))
-        }
-        Transition::MarkGood { slot } => {
-            situation.mark_good(*slot)?;
-            Ok(mark_good(circumstances, snapshot, *slot))
-        }
-        Transition::MarkBad { slot } => {
-            situation.mark_bad(*slot)?;
-            Ok(mark_bad(circumstances, snapshot, *slot))
-        }
-        Transition::Select { slot } => {
-            situation.select(*slot)?;
-            select(circumstances, snapshot, *slot)
-        }
+        Transition::Disarm { slot } => Ok(disarm(circumstances, snapshot, *slot)),
+        Transition::MarkGood { slot } => Ok(mark_good(circumstances, snapshot, *slot)),
+        Transition::MarkBad { slot } => Ok(mark_bad(circumstances, snapshot, *slot)),
+        Transition::Select { slot } => select(circumstances, snapshot, *slot),
     }
 }
 
