@@ -124,7 +124,7 @@ pub struct Problem {
 pub enum ProblemCode {
     /// The loader did not count this trial boot.
     CountingInactive,
-    /// A plain and a counted file of one entry, or unfinished temporary files.
+    /// A plain and a counted file of one entry, or files that may share their clusters with others.
     Leftovers,
     /// An entry, marker or variable cannot be understood.
     Unreadable,
@@ -421,7 +421,10 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Refused while the trial runs, and for a good slot.
     fn disarm(&self, slot: SlotName) -> Result<()>;
 
-    /// Records that the booted slot is proven: one rename.
+    /// Records that the booted slot is proven: one commit, of one rename where nothing stands in its way.
+    ///
+    /// Durable when it returns. After a crash in the middle the trial goes on or the slot is good; on FAT it may, at
+    /// worst, have lost its entry, and the other slot is booted.
     ///
     /// # Errors
     /// Refused for a slot that is neither booted nor good already, and without an entry.

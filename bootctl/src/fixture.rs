@@ -152,20 +152,14 @@ impl FixtureNode {
             512,
             &usual_partitions("root-a", "root-b", 0xa000),
         )?;
-        for directory in ["EFI/systemd", "loader/entries", "slotd/a"] {
+        for directory in ["EFI/systemd", "loader/entries"] {
             fs::create_dir_all(node.esp().join(directory))?;
         }
         fs::write(
             node.esp().join("loader/loader.conf"),
             "timeout 0\neditor no\n",
         )?;
-        fs::write(node.esp().join("slotd/a/linux"), b"kernel of slot A")?;
-        let marker = format!(
-            "{{\"version\": 1, \"min_reader\": 1, \"image\": {{\"expandedSha256\": \"{}\", \
-             \"expandedSize\": 4096, \"version\": \"1.0.0\"}}}}\n",
-            "aa".repeat(32)
-        );
-        fs::write(node.esp().join("slotd/a/image.json"), marker)?;
+        node.put_image(SlotName::A, "1.0.0")?;
         let entry = format!(
             "title Debian (slot A)\nsort-key slotd\nmachine-id {id}\nversion 1\n\
              linux /slotd/a/linux\noptions root=PARTUUID={uuid} ro systemd.machine_id={id} \
@@ -200,6 +194,22 @@ impl FixtureNode {
     #[must_use]
     pub fn slot_uuid(&self, slot: SlotName) -> Uuid {
         Uuid::from_u128(0xa000 + if slot == SlotName::A { 2 } else { 3 })
+    }
+
+    /// Puts boot files and the record of a verified image beside them, as slotd leaves them.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn put_image(&self, slot: SlotName, version: &str) -> io::Result<()> {
+        let place = self.esp().join("slotd").join(slot.lower());
+        fs::create_dir_all(&place)?;
+        fs::write(place.join("linux"), format!("kernel of slot {slot}"))?;
+        let marker = format!(
+            "{{\"version\": 1, \"min_reader\": 1, \"image\": {{\"expandedSha256\": \"{}\", \
+             \"expandedSize\": 4096, \"version\": \"{version}\"}}}}\n",
+            slot.lower().repeat(64)
+        );
+        fs::write(place.join("image.json"), marker)
     }
 
     /// File names of the boot entries, sorted.

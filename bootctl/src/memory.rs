@@ -8,8 +8,8 @@ use crate::backend::{
 };
 use crate::error::{Error, Result};
 use crate::inspect::SlotView;
-use crate::proof::{InactiveSlot, InvalidatedSlot, ReadBack, VerifiedSlot};
-use crate::rules::Situation;
+use crate::proof::{InactiveSlot, InvalidatedSlot, VerifiedSlot};
+use crate::rules::{Situation, verified};
 use crate::slot::SlotName;
 use crate::table::{Booted, SlotTable};
 
@@ -96,13 +96,14 @@ impl MemoryBackend {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state for a transition that is about to run.
-    fn begin(&self) -> Result<MutexGuard<'_, Inner>> {
+    /// The state for a transition that is about to run, once it is allowed.
+    fn begin(&self, transition: &Transition) -> Result<MutexGuard<'_, Inner>> {
         let mut inner = self.lock();
-        match inner.fail.take() {
-            Some(error) => Err(error),
-            None => Ok(inner),
+        if let Some(error) = inner.fail.take() {
+            return Err(error);
         }
+        inner.situation.allow(transition)?;
+        Ok(inner)
     }
 }
 
@@ -149,19 +150,8 @@ impl Backend for MemoryBackend {
 
     fn state(&self) -> Result<LoaderState> {
         let inner = self.lock();
-        let situation = &inner.situation;
-        Ok(LoaderState {
-            backend: "memory".to_owned(),
-            a: situation.a,
-            b: situation.b,
-            image_a: situation.image_a.clone(),
-            image_b: situation.image_b.clone(),
-            staged: situation.staged(),
-            trial_boot: situation.trial_boot(),
-            next: inner.next(),
-            counting: Counting::Active,
-            problems: Vec::new(),
-        })
+        let situation = inner.situation.clone();
+        Ok(situation.loader_state(self.name(), inner.next(), Counting::Active, Vec::new()))
     }
 
     fn preflight(&self, _request: &PreflightRequest) -> Vec<Refusal> {
@@ -169,8 +159,7 @@ impl Backend for MemoryBackend {
     }
 
     fn invalidate(&self, slot: InactiveSlot) -> Result<InvalidatedSlot> {
-        let mut inner = self.begin()?;
-        inner.situation.invalidate(slot.name())?;
+        let mut inner = self.begin(&Transition::Invalidate { slot: slot.name() })?;
         inner.set_state(slot.name(), SlotState::Empty);
         inner.set_image(slot.name(), None);
         Ok(InvalidatedSlot::new(slot))
@@ -184,26 +173,31 @@ impl Backend for MemoryBackend {
         _options: &BootOptions,
     ) -> Result<()> {
         view.kernel()?;
-        let mut inner = self.begin()?;
-        inner.situation.install_boot_files(slot.name())?;
+        let mut inner = self.begin(&Transition::InstallBootFiles {
+            slot: slot.name(),
+            image: staged.clone(),
+            kernel: None,
+            initrd: None,
+        })?;
         inner.set_image(slot.name(), Some(staged.clone()));
         Ok(())
     }
 
     fn verified(&self, table: &SlotTable, slot: SlotName) -> Result<Option<VerifiedSlot>> {
-        let proof = match self.lock().situation.image(slot) {
-            Some(image) => ReadBack::of_marker(image)?,
-            None => return Ok(None),
-        };
-        Ok(Some(VerifiedSlot::from_marker(
-            table.inactive(slot)?,
-            proof,
-        )))
+        let inner = self.lock();
+        let image = inner.situation.image(slot);
+        image.map(|image| verified(table, slot, image)).transpose()
     }
 
-    fn arm(&self, slot: &VerifiedSlot, tries: u32, _options: &BootOptions) -> Result<()> {
-        let mut inner = self.begin()?;
-        inner.situation.arm(slot.name(), tries)?;
+    fn arm(&self, slot: &VerifiedSlot, tries: u32, options: &BootOptions) -> Result<()> {
+        let options = BootOptions {
+            tries,
+            ..options.clone()
+        };
+        let mut inner = self.begin(&Transition::Arm {
+            slot: slot.name(),
+            options,
+        })?;
         inner.set_state(
             slot.name(),
             SlotState::Trial {
@@ -216,22 +210,19 @@ impl Backend for MemoryBackend {
     }
 
     fn disarm(&self, slot: SlotName) -> Result<()> {
-        let mut inner = self.begin()?;
-        inner.situation.disarm(slot)?;
+        let mut inner = self.begin(&Transition::Disarm { slot })?;
         inner.set_state(slot, SlotState::Empty);
         Ok(())
     }
 
     fn mark_good(&self, slot: SlotName) -> Result<()> {
-        let mut inner = self.begin()?;
-        inner.situation.mark_good(slot)?;
+        let mut inner = self.begin(&Transition::MarkGood { slot })?;
         inner.set_state(slot, SlotState::Good);
         Ok(())
     }
 
     fn mark_bad(&self, slot: SlotName) -> Result<()> {
-        let mut inner = self.begin()?;
-        inner.situation.mark_bad(slot)?;
+        let mut inner = self.begin(&Transition::MarkBad { slot })?;
         if inner.situation.state(slot) != SlotState::Empty {
             inner.set_state(slot, SlotState::Bad);
         }
@@ -239,8 +230,7 @@ impl Backend for MemoryBackend {
     }
 
     fn select(&self, slot: SlotName) -> Result<()> {
-        let mut inner = self.begin()?;
-        inner.situation.select(slot)?;
+        let mut inner = self.begin(&Transition::Select { slot })?;
         if let SlotState::Trial { .. } = inner.situation.state(!slot) {
             inner.set_state(!slot, SlotState::Empty);
         }

@@ -1,9 +1,12 @@
 //! Which transition is allowed in which state: one rule set for every backend. Pure.
 
-use crate::backend::{SlotState, StagedImage};
+use crate::backend::{
+    Counting, LoaderState, NextBoot, Problem, SlotState, StagedImage, Transition,
+};
 use crate::error::{Error, Result};
+use crate::proof::{ReadBack, VerifiedSlot};
 use crate::slot::SlotName;
-use crate::table::Booted;
+use crate::table::{Booted, SlotTable};
 
 /// What the rules look at.
 #[derive(Debug, Clone)]
@@ -34,8 +37,45 @@ impl Situation {
         self.booted == Booted::Slot(slot)
     }
 
+    /// Whether a transition is allowed. Every backend asks this before it changes anything.
+    pub(crate) fn allow(&self, transition: &Transition) -> Result<()> {
+        match transition {
+            Transition::Invalidate { slot } => self.invalidate(*slot),
+            Transition::InstallBootFiles { slot, .. } => self.install_boot_files(*slot),
+            Transition::Arm { slot, options } => self.arm(*slot, options.tries),
+            // The loader asks nobody.
+            Transition::TrialBoot { .. } => Ok(()),
+            Transition::Disarm { slot } => self.disarm(*slot),
+            Transition::MarkGood { slot } => self.mark_good(*slot),
+            Transition::MarkBad { slot } => self.mark_bad(*slot),
+            Transition::Select { slot } => self.select(*slot),
+        }
+    }
+
+    /// What every backend answers to [`crate::Backend::state`], with what is its own to say.
+    pub(crate) fn loader_state(
+        self,
+        backend: &str,
+        next: NextBoot,
+        counting: Counting,
+        problems: Vec<Problem>,
+    ) -> LoaderState {
+        LoaderState {
+            backend: backend.to_owned(),
+            a: self.a,
+            b: self.b,
+            staged: self.staged(),
+            trial_boot: self.trial_boot(),
+            image_a: self.image_a,
+            image_b: self.image_b,
+            next,
+            counting,
+            problems,
+        }
+    }
+
     /// The slot that holds a verified image and is not good. Where both do, the one not booted.
-    pub(crate) fn staged(&self) -> Option<(SlotName, StagedImage)> {
+    fn staged(&self) -> Option<(SlotName, StagedImage)> {
         let mut slots = SlotName::BOTH;
         slots.sort_by_key(|slot| self.is_booted(*slot));
         slots.into_iter().find_map(|slot| {
@@ -45,13 +85,13 @@ impl Situation {
     }
 
     /// Whether this boot is a trial.
-    pub(crate) fn trial_boot(&self) -> bool {
+    fn trial_boot(&self) -> bool {
         self.booted
             .slot()
             .is_some_and(|slot| matches!(self.state(slot), SlotState::Trial { .. }))
     }
 
-    pub(crate) fn invalidate(&self, slot: SlotName) -> Result<()> {
+    fn invalidate(&self, slot: SlotName) -> Result<()> {
         if self.is_booted(slot) {
             return Err(refused(format!(
                 "slot {slot} is booted and cannot be overwritten"
@@ -68,7 +108,7 @@ impl Situation {
         Ok(())
     }
 
-    pub(crate) fn install_boot_files(&self, slot: SlotName) -> Result<()> {
+    fn install_boot_files(&self, slot: SlotName) -> Result<()> {
         if self.state(slot) != SlotState::Empty {
             return Err(refused(format!(
                 "slot {slot} is {}, its boot files are only replaced once it is invalidated",
@@ -78,7 +118,7 @@ impl Situation {
         Ok(())
     }
 
-    pub(crate) fn arm(&self, slot: SlotName, tries: u32) -> Result<()> {
+    fn arm(&self, slot: SlotName, tries: u32) -> Result<()> {
         if tries == 0 {
             return Err(rejected("a trial needs at least one boot".to_owned()));
         }
@@ -103,7 +143,7 @@ impl Situation {
         Ok(())
     }
 
-    pub(crate) fn disarm(&self, slot: SlotName) -> Result<()> {
+    fn disarm(&self, slot: SlotName) -> Result<()> {
         match self.state(slot) {
             SlotState::Good => Err(rejected(format!(
                 "slot {slot} is good, there is no trial to take back"
@@ -115,7 +155,7 @@ impl Situation {
         }
     }
 
-    pub(crate) fn mark_good(&self, slot: SlotName) -> Result<()> {
+    fn mark_good(&self, slot: SlotName) -> Result<()> {
         match self.state(slot) {
             SlotState::Good => Ok(()),
             SlotState::Empty => Err(rejected(format!(
@@ -128,7 +168,7 @@ impl Situation {
         }
     }
 
-    pub(crate) fn mark_bad(&self, slot: SlotName) -> Result<()> {
+    fn mark_bad(&self, slot: SlotName) -> Result<()> {
         match self.state(slot) {
             SlotState::Bad | SlotState::Empty => Ok(()),
             _ if self.state(!slot) == SlotState::Good => Ok(()),
@@ -140,7 +180,7 @@ impl Situation {
         }
     }
 
-    pub(crate) fn select(&self, slot: SlotName) -> Result<()> {
+    fn select(&self, slot: SlotName) -> Result<()> {
         if self.state(slot) != SlotState::Good {
             return Err(rejected(format!(
                 "slot {slot} is {}, only a good slot can be selected",
@@ -155,6 +195,16 @@ impl Situation {
         }
         Ok(())
     }
+}
+
+/// The proof that an image recorded in a slot is worth, if the slot is inactive.
+pub(crate) fn verified(
+    table: &SlotTable,
+    slot: SlotName,
+    image: &StagedImage,
+) -> Result<VerifiedSlot> {
+    let proof = ReadBack::of_marker(image)?;
+    Ok(VerifiedSlot::from_marker(table.inactive(slot)?, proof))
 }
 
 fn refused(reason: String) -> Error {

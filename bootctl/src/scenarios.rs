@@ -3,6 +3,7 @@
 mod crash;
 mod refusals;
 mod systemd_boot;
+mod torn;
 
 use std::fs;
 use std::path::Path;

@@ -1,39 +1,21 @@
 //! The program as it is run.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
+mod common;
+
 use std::fs;
 use std::process::{Command, Output};
 
 use slotd_bootctl::SlotName;
 use slotd_bootctl::fixture::FixtureNode;
-use tempfile::TempDir;
 
-struct Machine {
-    node: FixtureNode,
-    dir: TempDir,
-}
+use self::common::Machine;
 
 impl Machine {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        Self {
-            node: FixtureNode::create(dir.path()).unwrap(),
-            dir,
-        }
-    }
-
     /// A verified image in slot B, as the daemon leaves it.
     fn staged() -> Self {
         let machine = Self::new();
-        let slot = machine.node.esp().join("slotd/b");
-        fs::create_dir_all(&slot).unwrap();
-        fs::write(slot.join("linux"), "kernel of slot B").unwrap();
-        let marker = format!(
-            "{{\"version\": 1, \"min_reader\": 1, \"image\": {{\"expandedSha256\": \"{}\", \
-             \"expandedSize\": 4096, \"version\": \"2.0.0\"}}}}",
-            "bb".repeat(32)
-        );
-        fs::write(slot.join("image.json"), marker).unwrap();
+        machine.node.put_image(SlotName::B, "2.0.0").unwrap();
         machine
     }
 

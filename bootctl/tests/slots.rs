@@ -1,6 +1,8 @@
 //! Which partitions are the slots, and which one is booted: on trees that look like machines.
 #![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
 
+mod common;
+
 use std::fs;
 use std::os::unix::fs::symlink;
 
@@ -9,22 +11,10 @@ use slotd_bootctl::{
     Booted, Error, ErrorKind, EspSetting, SlotLocator, SlotName, SlotSettings, SlotTable,
     SystemdBoot, Witness,
 };
-use tempfile::TempDir;
 
-struct Machine {
-    node: FixtureNode,
-    dir: TempDir,
-}
+use self::common::Machine;
 
 impl Machine {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        Self {
-            node: FixtureNode::create(dir.path()).unwrap(),
-            dir,
-        }
-    }
-
     fn discover(&self) -> Result<SlotTable, Error> {
         SlotTable::discover(&self.node.system(), &SlotSettings::Auto, None)
     }

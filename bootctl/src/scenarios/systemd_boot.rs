@@ -68,8 +68,9 @@ fn invalidating_removes_everything_of_the_slot_and_nothing_else() {
 #[test]
 fn of_a_plain_and_a_counted_file_the_blessed_one_stays() {
     let machine = OnDisk::new();
-    let plain = fs::read(entry_path(&machine, "slotd-a.conf")).unwrap();
-    fs::write(entry_path(&machine, "slotd-a+2-1.conf"), &plain).unwrap();
+    let plain = fs::read_to_string(entry_path(&machine, "slotd-a.conf")).unwrap();
+    let counted = format!("# another file\n{plain}");
+    fs::write(entry_path(&machine, "slotd-a+2-1.conf"), counted).unwrap();
     assert_eq!(machine.states().0, SlotState::Good);
     assert_eq!(codes(&machine), [ProblemCode::Leftovers]);
     machine.backend().mark_good(A).unwrap();
@@ -82,8 +83,9 @@ fn of_two_counted_files_the_one_counted_further_stands() {
     let mut machine = OnDisk::new();
     machine.stage_and_arm(B);
     machine.power_cycle();
-    let text = fs::read(entry_path(&machine, "slotd-b+2-1.conf")).unwrap();
-    fs::write(entry_path(&machine, "slotd-b+3.conf"), &text).unwrap();
+    let text = fs::read_to_string(entry_path(&machine, "slotd-b+2-1.conf")).unwrap();
+    let other = format!("# another file\n{text}");
+    fs::write(entry_path(&machine, "slotd-b+3.conf"), other).unwrap();
     assert_eq!(machine.states().1, trial(2, 1));
     machine.backend().mark_good(B).unwrap();
     assert_eq!(

@@ -1,9 +1,10 @@
 //! The entry that starts a slot: what arms a trial. Pure.
 
 use super::changes::{FileChange, Step};
+use super::leftovers::discard;
 use super::marker::{BootRecord, Marker};
 use super::snapshot::{ENTRIES, Snapshot, entry_path, slot_path};
-use super::transitions::Circumstances;
+use super::transitions::{Circumstances, INTERRUPTED};
 use crate::backend::BootOptions;
 use crate::block::split_command_line;
 use crate::entry::{Counter, EntryName, EntryText};
@@ -69,20 +70,17 @@ pub(crate) fn arm(
             .all(|entry| entry.name == name && entry.raw == text);
     let mut steps = Vec::new();
     if !armed_already {
-        // Removed first: two entries of one id would leave open which one counts.
-        for entry in &entries {
-            steps.push(Step::remove(
-                &entry.path,
-                "an earlier trial of the same slot",
-            ));
-        }
-        steps.extend(
-            findings
-                .leftovers
-                .iter()
-                .filter(|path| path.ends_with(".tmp"))
-                .map(|path| Step::remove(path, "left over from an interruption")),
+        // Out of the way first: two entries of one id would leave open which one counts.
+        let paths = entries.iter().map(|entry| entry.path.as_str());
+        discard(
+            snapshot,
+            &mut steps,
+            paths,
+            "an earlier trial of the same slot",
         );
+        let unfinished = findings.leftovers.iter().map(String::as_str);
+        let unfinished = unfinished.filter(|path| entries.iter().all(|entry| entry.path != **path));
+        discard(snapshot, &mut steps, unfinished, INTERRUPTED);
         if !snapshot.directories.contains(ENTRIES) {
             for path in ["loader".to_owned(), ENTRIES.to_owned()] {
                 let change = FileChange::MakeDirectory { path };

@@ -18,13 +18,20 @@ pub(crate) enum FileChange {
     MakeDirectory { path: String },
     /// Write under a temporary name, sync, rename over `path`, sync the directory.
     Write { path: String, bytes: Vec<u8> },
-    /// The same with the content of a boot file.
+    /// Write under a temporary name, sync, exchange it with `path`, and keep the old file as `aside`: for one
+    /// whose clusters must not be freed.
+    Exchange {
+        path: String,
+        bytes: Vec<u8>,
+        aside: String,
+    },
+    /// As `Write`, with the content of a boot file.
     Copy {
         path: String,
         source: BootSource,
         size: Option<u64>,
     },
-    /// The same with the marker, completed by what the copies before it turned out to be.
+    /// As `Write`, with the marker, completed by what the copies before it turned out to be.
     WriteMarker { path: String, marker: Box<Marker> },
     /// Rename within a directory.
     Rename { from: String, to: String },
@@ -65,6 +72,15 @@ impl Step {
                 at(path),
                 format!("write {} bytes: {}", bytes.len(), one_line(bytes)),
             ),
+            FileChange::Exchange { path, bytes, aside } => {
+                let name = aside.rsplit('/').next().unwrap_or(aside);
+                let change = format!(
+                    "write {} bytes: {}; the old file stays as {name}",
+                    bytes.len(),
+                    one_line(bytes)
+                );
+                (at(path), change)
+            }
             FileChange::Copy { path, source, size } => {
                 let what = match source {
                     BootSource::Kernel => "kernel",
@@ -109,6 +125,12 @@ impl Snapshot {
             FileChange::Write { path, bytes } => {
                 self.files
                     .insert(path.clone(), FileContent::of_bytes(bytes.clone()));
+            }
+            FileChange::Exchange { path, bytes, aside } => {
+                let fresh = FileContent::of_bytes(bytes.clone());
+                if let Some(old) = self.files.insert(path.clone(), fresh) {
+                    self.files.insert(aside.clone(), old);
+                }
             }
             FileChange::Copy { path, size, .. } => {
                 // A boot file is never empty; where its size is not known any other will do.

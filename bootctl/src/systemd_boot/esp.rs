@@ -1,18 +1,15 @@
 //! The mounted EFI system partition: found, read into a snapshot, changed step by step.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{ErrorKind as IoKind, Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File, TryLockError};
+use std::io::{ErrorKind as IoKind, Read};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-use nix::libc;
-use nix::unistd::syncfs;
 
 use super::changes::{BootSource, FileChange, Step};
+use super::durable;
 use super::marker::FileRecord;
 use super::snapshot::{ENTRIES, FileContent, LOADER_CONF, Snapshot, normalized, slot_path};
 use super::uki;
@@ -23,8 +20,6 @@ use crate::slot::SlotName;
 
 /// Longest entry, marker or configuration that is read, in bytes.
 const TEXT_LIMIT: u64 = 64 * 1024;
-/// Piece in which boot files are copied, in bytes.
-const PIECE: usize = 256 * 1024;
 /// How long another program's change is waited for.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -35,6 +30,8 @@ pub(crate) struct Esp {
     pub(crate) root: PathBuf,
     /// An extended boot loader partition, whose entries the loader lists, too.
     pub(crate) extended: Option<PathBuf>,
+    /// Whether it is FAT, as far as is known: two names may lead to one file's clusters there.
+    pub(crate) fat: bool,
 }
 
 /// Held while a transition reads, plans and changes.
@@ -74,7 +71,10 @@ impl Esp {
                 problem: format!("{} has no folder `loader` (any more)", self.root.display()),
             });
         }
-        let mut snapshot = Snapshot::default();
+        let mut snapshot = Snapshot {
+            fat: self.fat,
+            ..Snapshot::default()
+        };
         self.read_directory(&mut snapshot, "loader", |name| name == "loader.conf")?;
         self.read_directory(&mut snapshot, ENTRIES, |_| true)?;
         for directory in ["slotd", "slotd/a", "slotd/b"] {
@@ -139,24 +139,23 @@ impl Esp {
         Ok(())
     }
 
-    /// Applies one change. Durable when it returns: file and directory are synced, and so is the
-    /// file system. A crash in the middle leaves the old state, or a temporary file beside it that
-    /// the loader passes over. Boot files come back as they were read back.
+    /// Applies one change. Durable when it returns. A crash in the middle leaves the old state, the new one, or
+    /// on FAT both names of a rename; and perhaps a temporary file that the loader passes over. Boot files
+    /// come back as they were read back.
     pub(crate) fn apply(
         &self,
         step: &Step,
         open: &OpenSource<'_>,
     ) -> Result<Option<(BootSource, FileRecord)>> {
         match &step.change {
-            FileChange::MakeDirectory { path } => {
-                let place = self.root.join(path);
-                match fs::create_dir(&place) {
-                    Ok(()) => self.sync_parent(&place)?,
-                    Err(error) if error.kind() == IoKind::AlreadyExists => {}
-                    Err(error) => return Err(Error::io("make directory", place)(error)),
-                }
-            }
+            FileChange::MakeDirectory { path } => durable::make_directory(&self.root.join(path))?,
             FileChange::Write { path, bytes } => self.replace(path, &mut bytes.as_slice())?,
+            FileChange::Exchange { path, bytes, aside } => {
+                let (target, aside) = (self.root.join(path), self.root.join(aside));
+                let temporary = self.write_beside(path, &mut bytes.as_slice())?;
+                durable::exchange(&temporary, &target)?;
+                durable::rename(&temporary, &aside)?;
+            }
             FileChange::WriteMarker { path, marker } => {
                 self.replace(path, &mut marker.render().as_slice())?;
             }
@@ -168,59 +167,29 @@ impl Esp {
                 return Ok(Some((*source, record)));
             }
             FileChange::Rename { from, to } => {
-                let (from, to) = (self.root.join(from), self.root.join(to));
-                self.rename(&from, &to)?;
+                durable::rename(&self.root.join(from), &self.root.join(to))?;
             }
-            FileChange::Remove { path } => {
-                let place = self.root.join(path);
-                match fs::remove_file(&place) {
-                    Ok(()) => self.sync_parent(&place)?,
-                    Err(error) if error.kind() == IoKind::NotFound => {}
-                    Err(error) => return Err(Error::io("remove", place)(error)),
-                }
-            }
+            FileChange::Remove { path } => durable::remove(&self.root.join(path))?,
         }
         Ok(None)
     }
 
     fn replace(&self, path: &str, content: &mut dyn Read) -> Result<()> {
-        let target = self.root.join(path);
+        let temporary = self.write_beside(path, content)?;
+        durable::rename(&temporary, &self.root.join(path))
+    }
+
+    /// Writes a file under a temporary name.
+    fn write_beside(&self, path: &str, content: &mut dyn Read) -> Result<PathBuf> {
         let temporary = self.root.join(format!("{path}.tmp"));
-        let written = write_synced(&temporary, content);
-        if let Err(error) = written {
+        if let Err(error) = durable::write(&temporary, content) {
             // What cannot be finished gives its room back; the first error is the one to report.
             if let Err(left) = fs::remove_file(&temporary) {
                 tracing::warn!(file = %temporary.display(), error = %left, "stays behind");
             }
             return Err(error);
         }
-        self.rename(&temporary, &target)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        // While the replaced file is open, FAT does not free its clusters: whichever of the
-        // directory's writes reach the disk first, the name leads to whole content, old or new.
-        let replaced = match File::open(to) {
-            Ok(file) => Some(file),
-            Err(error) if error.kind() == IoKind::NotFound => None,
-            Err(error) => return Err(Error::io("open", to)(error)),
-        };
-        fs::rename(from, to).map_err(Error::io("rename", from))?;
-        self.sync_parent(to)?;
-        drop(replaced);
-        Ok(())
-    }
-
-    fn sync_parent(&self, path: &Path) -> Result<()> {
-        let parent = path.parent().unwrap_or(&self.root);
-        let directory = File::open(parent).map_err(Error::io("open", parent))?;
-        match directory.sync_all() {
-            Ok(()) => {}
-            // Some file systems know no fsync of a directory; syncfs below covers it.
-            Err(error) if error.kind() == IoKind::InvalidInput => {}
-            Err(error) => return Err(Error::io("sync", parent)(error)),
-        }
-        syncfs(directory.as_fd()).map_err(Error::sys("sync the file system of", parent))
+        Ok(temporary)
     }
 
     /// Whether a boot file on the medium is as recorded, past the page cache as far as the kernel
@@ -255,12 +224,12 @@ impl Esp {
             .unwrap_or_else(|| self.root.clone());
         let first = directory.join(".slotd-write-test.tmp");
         let second = directory.join(".slotd-write-test-renamed.tmp");
-        write_synced(
+        durable::write(
             &first,
             &mut b"slotd tests whether this partition is writable\n".as_slice(),
         )
-        .and_then(|()| self.rename(&first, &second))
-        .and_then(|()| fs::remove_file(&second).map_err(Error::io("remove", &second)))
+        .and_then(|()| durable::rename(&first, &second))
+        .and_then(|()| durable::remove(&second))
         .inspect_err(|_| {
             for leftover in [&first, &second] {
                 if let Err(error) = fs::remove_file(leftover)
@@ -333,29 +302,6 @@ impl Read for Summed<'_> {
             .saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
         Ok(read)
     }
-}
-
-fn write_synced(path: &Path, content: &mut dyn Read) -> Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .custom_flags(libc::O_CLOEXEC)
-        .open(path)
-        .map_err(Error::io("create", path))?;
-    let mut piece = vec![0; PIECE];
-    loop {
-        let read = match content.read(&mut piece) {
-            Ok(0) => break,
-            Ok(read) => read,
-            Err(error) if error.kind() == IoKind::Interrupted => continue,
-            Err(error) => return Err(Error::io("read the content of", path)(error)),
-        };
-        let bytes = piece.get(..read).unwrap_or_default();
-        file.write_all(bytes).map_err(Error::io("write", path))?;
-    }
-    file.sync_all().map_err(Error::io("sync", path))
 }
 
 /// Regular files of a directory with their sizes, sorted; `None` where there is none.

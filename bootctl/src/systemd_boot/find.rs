@@ -8,7 +8,7 @@ use crate::discovery::Node;
 use crate::efivar::LoaderVariables;
 use crate::error::{Error, Result};
 use crate::gpt::{TYPE_ESP, TYPE_XBOOTLDR};
-use crate::mounts::Mounts;
+use crate::mounts::{Mount, Mounts};
 use crate::system::System;
 use crate::table::{Partition, SlotTable};
 
@@ -27,26 +27,26 @@ pub enum EspSetting {
 }
 
 pub(crate) fn find(system: &System, table: &SlotTable, setting: &EspSetting) -> Result<Esp> {
-    let esp = match setting {
-        EspSetting::Path(path) => Esp {
-            root: path.clone(),
-            extended: None,
-        },
+    let (root, extended) = match setting {
+        EspSetting::Path(path) => (path.clone(), None),
         EspSetting::Auto => mounted(system, table)?,
     };
     // A partition of the right type without the loader's folder belongs to another loader.
-    if esp.root.join("loader").is_dir() {
-        return Ok(esp);
+    if !root.join("loader").is_dir() {
+        return Err(Error::NoLoader {
+            problem: format!("{} has no folder `loader` of systemd-boot", root.display()),
+        });
     }
-    Err(Error::NoLoader {
-        problem: format!(
-            "{} has no folder `loader` of systemd-boot",
-            esp.root.display()
-        ),
+    let fat = mount_of(system, &root).is_none_or(|mount| matches!(&*mount.kind, "vfat" | "msdos"));
+    Ok(Esp {
+        root,
+        extended,
+        fat,
     })
 }
 
-fn mounted(system: &System, table: &SlotTable) -> Result<Esp> {
+/// The partition's mount point, and that of an extended one.
+fn mounted(system: &System, table: &SlotTable) -> Result<(PathBuf, Option<PathBuf>)> {
     for place in PLACES {
         // An automount shows its file system only once it is used; absence is no error.
         let _ = fs::read_dir(system.path(place));
@@ -89,7 +89,7 @@ fn mounted(system: &System, table: &SlotTable) -> Result<Esp> {
     // Stable: the loader's own partition first, else the order of the places.
     candidates.sort_by_key(|(foreign, _)| *foreign);
     match candidates.into_iter().next() {
-        Some((_, root)) => Ok(Esp { root, extended }),
+        Some((_, root)) => Ok((root, extended)),
         None => Err(Error::NoLoader {
             problem: format!(
                 "its EFI system partition is not mounted: {}",
@@ -105,10 +105,12 @@ fn is_near(partition: &Partition, table: &SlotTable) -> bool {
 
 /// Whether the mount table has the partition read-only.
 pub(crate) fn mounted_read_only(system: &System, root: &Path) -> bool {
-    let top = system.path("/");
-    let Ok(relative) = root.strip_prefix(&top) else {
-        return false;
-    };
-    let place = Path::new("/").join(relative);
-    Mounts::read(system).is_ok_and(|mounts| mounts.of(&place).is_some_and(|mount| mount.read_only))
+    mount_of(system, root).is_some_and(|mount| mount.read_only)
+}
+
+/// The mount that a directory lies on; `None` where that cannot be told.
+fn mount_of(system: &System, root: &Path) -> Option<Mount> {
+    let relative = root.strip_prefix(system.path("/")).ok()?;
+    let mounts = Mounts::read(system).ok()?;
+    mounts.of(&Path::new("/").join(relative)).cloned()
 }

@@ -6,13 +6,16 @@
 
 mod arming;
 mod changes;
+mod durable;
 mod esp;
 mod find;
+mod leftovers;
 mod marker;
 mod preflight;
 mod snapshot;
 mod transitions;
 mod uki;
+mod verdict;
 
 use std::io::Read;
 use std::path::Path;
@@ -30,7 +33,8 @@ use crate::block::split_command_line;
 use crate::efivar::LoaderVariables;
 use crate::error::{Error, Result};
 use crate::inspect::SlotView;
-use crate::proof::{InactiveSlot, InvalidatedSlot, ReadBack, VerifiedSlot};
+use crate::proof::{InactiveSlot, InvalidatedSlot, VerifiedSlot};
+use crate::rules::verified;
 use crate::slot::SlotName;
 use crate::system::System;
 use crate::table::{Booted, SlotTable};
@@ -249,18 +253,8 @@ impl Backend for SystemdBoot {
         let situation = circumstances.situation(&snapshot);
         let next = circumstances.next(&snapshot);
         let counting = preflight::counting_of(&circumstances, &snapshot);
-        Ok(LoaderState {
-            backend: self.name().to_owned(),
-            a: situation.a,
-            b: situation.b,
-            staged: situation.staged(),
-            trial_boot: situation.trial_boot(),
-            problems: self.problems(&circumstances, &snapshot, &next, counting),
-            image_a: situation.image_a,
-            image_b: situation.image_b,
-            next,
-            counting,
-        })
+        let problems = self.problems(&circumstances, &snapshot, &next, counting);
+        Ok(situation.loader_state(self.name(), next, counting, problems))
     }
 
     fn preflight(&self, request: &PreflightRequest) -> Vec<Refusal> {
@@ -290,7 +284,15 @@ impl Backend for SystemdBoot {
         let slot = slot.name();
         self.run_with(
             |circumstances, snapshot| {
-                circumstances.situation(snapshot).install_boot_files(slot)?;
+                circumstances.allow(
+                    snapshot,
+                    &Transition::InstallBootFiles {
+                        slot,
+                        image: staged.clone(),
+                        kernel: None,
+                        initrd: None,
+                    },
+                )?;
                 Ok(transitions::install_from(
                     snapshot,
                     slot,
@@ -311,19 +313,14 @@ impl Backend for SystemdBoot {
     }
 
     fn verified(&self, table: &SlotTable, slot: SlotName) -> Result<Option<VerifiedSlot>> {
-        let marker = match self.esp.read()?.marker(slot) {
-            None => return Ok(None),
-            Some(Err(problem)) => {
-                let path = self.esp.root.join(slot_path(slot, "image.json"));
-                return Err(Error::Malformed { path, problem });
-            }
-            Some(Ok(marker)) => marker,
-        };
-        let proof = ReadBack::of_marker(&marker.image)?;
-        Ok(Some(VerifiedSlot::from_marker(
-            table.inactive(slot)?,
-            proof,
-        )))
+        match self.esp.read()?.marker(slot) {
+            None => Ok(None),
+            Some(Ok(marker)) => verified(table, slot, &marker.image).map(Some),
+            Some(Err(problem)) => Err(Error::Malformed {
+                path: self.esp.root.join(slot_path(slot, "image.json")),
+                problem,
+            }),
+        }
     }
 
     fn arm(&self, slot: &VerifiedSlot, tries: u32, options: &BootOptions) -> Result<()> {

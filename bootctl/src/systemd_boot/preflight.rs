@@ -193,7 +193,11 @@ fn life(circumstances: &Circumstances, snapshot: &Snapshot, slot: SlotName) -> O
         panic_seconds: 0,
     };
     // The missing fallback is refused by itself.
-    circumstances.situation(&now).arm(slot, TRIES).ok()?;
+    let trial = Transition::Arm {
+        slot,
+        options: options.clone(),
+    };
+    circumstances.allow(&now, &trial).ok()?;
     now = after(&now, &arm(&circumstances, &now, slot, &options).ok()?);
     for _ in 0..TRIES {
         if circumstances.next(&now) != (NextBoot::Slot { slot, trial: true }) {

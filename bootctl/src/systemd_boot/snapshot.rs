@@ -56,6 +56,8 @@ pub(crate) struct Snapshot {
     pub(crate) referenced: BTreeMap<String, u64>,
     /// What the loader lists besides: unified kernel images, entries of an extended boot partition.
     pub(crate) others: Vec<ModelEntry>,
+    /// Whether two names may lead to one file's clusters.
+    pub(crate) fat: bool,
 }
 
 /// One of our entries.
@@ -67,8 +69,20 @@ pub(crate) struct SlotEntry {
     pub(crate) raw: String,
     /// Whether its kernel is there: otherwise the loader passes over the entry.
     pub(crate) listed: bool,
-    /// Whether everything that it names is there.
+    /// Whether everything that it names is there, and it goes as far as the options, its last line.
     pub(crate) complete: bool,
+}
+
+impl SlotEntry {
+    /// Which of a slot's entries stands for it: one that starts it before one that cannot, then the
+    /// blessed one, then that which was counted further.
+    fn rank(&self) -> (bool, bool, Option<u32>) {
+        (
+            !self.complete,
+            !self.listed,
+            self.name.counter.map(|counter| counter.left),
+        )
+    }
 }
 
 /// What the snapshot says of a slot.
@@ -133,7 +147,7 @@ impl Snapshot {
                 let text = EntryText::parse(&raw);
                 let there = |path: &String| self.size_of(path).is_some_and(|size| size > 0);
                 let listed = text.kernel.as_ref().is_some_and(there);
-                let complete = listed && text.initrds.iter().all(there);
+                let complete = listed && text.initrds.iter().all(there) && !text.options.is_empty();
                 SlotEntry {
                     path: format!("{ENTRIES}/{file}"),
                     name,
@@ -188,8 +202,7 @@ impl Snapshot {
     pub(crate) fn findings(&self, slot: SlotName, running: Option<&str>) -> SlotFindings {
         let mut problems = Vec::new();
         let mut entries = self.slot_entries(slot);
-        // The blessed file stands for the slot; among counted ones, that which was counted further.
-        entries.sort_by_key(|entry| entry.name.counter.map_or((0, 0), |c| (1, c.left)));
+        entries.sort_by_key(SlotEntry::rank);
         let mut leftovers: Vec<String> = entries
             .iter()
             .skip(1)
@@ -204,6 +217,7 @@ impl Snapshot {
                 ),
             ));
         }
+        problems.extend(self.shared_problem(slot));
         leftovers.extend(self.unfinished(slot));
         let entry = entries.into_iter().next();
         let state = match &entry {
@@ -233,22 +247,6 @@ impl Snapshot {
         Some(Marker::parse(content.bytes.as_deref().unwrap_or_default()))
     }
 
-    /// Temporary files of a slot.
-    fn unfinished(&self, slot: SlotName) -> Vec<String> {
-        let directory = format!("slotd/{}", slot.lower());
-        let stem = EntryName::of_slot(slot, None).stem;
-        let temporary = |name: &str| name.ends_with(".tmp");
-        let of_entries = self
-            .names_in(ENTRIES)
-            .filter(|(name, _)| temporary(name) && name.starts_with(&stem))
-            .map(|(name, _)| format!("{ENTRIES}/{name}"));
-        let of_files = self
-            .names_in(&directory)
-            .filter(|(name, _)| temporary(name))
-            .map(|(name, _)| format!("{directory}/{name}"));
-        of_entries.chain(of_files).collect()
-    }
-
     /// Bytes that a slot's own boot files take up.
     pub(crate) fn slot_bytes(&self, slot: SlotName) -> u64 {
         let directory = format!("slotd/{}", slot.lower());
@@ -275,24 +273,26 @@ fn state_of(
     problems: &mut Vec<Problem>,
 ) -> SlotState {
     if !entry.listed {
-        let kernel = entry.text.kernel.as_deref().unwrap_or("no kernel");
+        let lacks = match &entry.text.kernel {
+            Some(kernel) => format!("names {kernel}, which is not there"),
+            None => "names no kernel, as if it were empty or cut off".to_owned(),
+        };
         problems.push(problem(
             ProblemCode::Unreadable,
-            format!(
-                "entry {} of slot {slot} names {kernel}, which is not there",
-                entry.name
-            ),
+            format!("entry {} of slot {slot} {lacks}", entry.name),
         ));
         return SlotState::Empty;
     }
     if !entry.complete {
+        let lacks = if entry.text.options.is_empty() {
+            "has no options, as if it were cut off".to_owned()
+        } else {
+            let initrds = entry.text.initrds.join(", ");
+            format!("names an initrd that is not there ({initrds})")
+        };
         problems.push(problem(
             ProblemCode::Unreadable,
-            format!(
-                "entry {} of slot {slot} names an initrd that is not there ({})",
-                entry.name,
-                entry.text.initrds.join(", ")
-            ),
+            format!("entry {} of slot {slot} {lacks}", entry.name),
         ));
         return SlotState::Bad;
     }

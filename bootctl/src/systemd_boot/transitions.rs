@@ -5,17 +5,24 @@ use uuid::Uuid;
 
 use super::arming::arm;
 use super::changes::{BootSource, FileChange, Step};
+use super::leftovers::discard;
 use super::marker::{BootRecord, Marker};
-use super::snapshot::{ENTRIES, SlotFindings, Snapshot, entry_path, slot_path};
+use super::snapshot::{ENTRIES, SlotEntry, SlotFindings, Snapshot, entry_path, slot_path};
+use super::verdict::{mark_bad, mark_good};
 use crate::backend::{NextBoot, SlotState, StagedImage, Transition};
 use crate::efivar::LoaderVariables;
-use crate::entry::{Counter, EntryName, with_version};
+use crate::entry::with_version;
 use crate::error::{Error, Result};
 use crate::facts::ImageFacts;
 use crate::model;
 use crate::rules::Situation;
 use crate::slot::SlotName;
 use crate::table::Booted;
+
+/// Why a file goes that is neither the slot's entry nor part of its image.
+pub(crate) const INTERRUPTED: &str = "left over from an interruption";
+pub(crate) const LEFT_OVER: &str =
+    "left over: the same entry under another name, or an unfinished file";
 
 /// What a transition is worked out from besides the files.
 #[derive(Debug, Clone)]
@@ -51,6 +58,35 @@ impl Circumstances {
         }
     }
 
+    /// Whether the rules allow a transition. A refusal names the files that are not in order.
+    pub(crate) fn allow(&self, snapshot: &Snapshot, transition: &Transition) -> Result<()> {
+        self.situation(snapshot)
+            .allow(transition)
+            .map_err(|error| self.explained(snapshot, error))
+    }
+
+    /// A refusal with what is wrong with the slots' files.
+    fn explained(&self, snapshot: &Snapshot, error: Error) -> Error {
+        let problems: Vec<String> = SlotName::BOTH
+            .into_iter()
+            .flat_map(|slot| self.findings(snapshot, slot).problems)
+            .map(|problem| problem.message)
+            .collect();
+        if problems.is_empty() {
+            return error;
+        }
+        let explained = |reason: String| format!("{reason} ({})", problems.join("; "));
+        match error {
+            Error::Refused { reason } => Error::Refused {
+                reason: explained(reason),
+            },
+            Error::Rejected { reason } => Error::Rejected {
+                reason: explained(reason),
+            },
+            other => other,
+        }
+    }
+
     /// What the loader would start next.
     pub(crate) fn next(&self, snapshot: &Snapshot) -> NextBoot {
         let entries = snapshot.model_entries();
@@ -75,19 +111,15 @@ pub(crate) fn steps(
     snapshot: &Snapshot,
     transition: &Transition,
 ) -> Result<Vec<Step>> {
-    let situation = circumstances.situation(snapshot);
+    circumstances.allow(snapshot, transition)?;
     match transition {
-        Transition::Invalidate { slot } => {
-            situation.invalidate(*slot)?;
-            Ok(invalidate(snapshot, *slot))
-        }
+        Transition::Invalidate { slot } => Ok(invalidate(snapshot, *slot)),
         Transition::InstallBootFiles {
             slot,
             image,
             kernel,
             initrd,
         } => {
-            situation.install_boot_files(*slot)?;
             let marker = Marker {
                 image: image.clone(),
                 boot: None,
@@ -95,43 +127,24 @@ pub(crate) fn steps(
             Ok(install(snapshot, *slot, marker, *kernel, Some(*initrd)))
         }
         Transition::Arm { slot, options } => {
-            situation.arm(*slot, options.tries)?;
             let steps = arm(circumstances, snapshot, *slot, options)?;
             require_next(circumstances, snapshot, &steps, *slot)?;
             Ok(steps)
         }
         Transition::TrialBoot { slot } => Ok(trial_boot(circumstances, snapshot, *slot)),
-        Transition::Disarm { slot } => {
-            situation.disarm(*slot)?;
-            Ok(disarm(circumstances, snapshot, *slot))
-        }
-        Transition::MarkGood { slot } => {
-            situation.mark_good(*slot)?;
-            Ok(mark_good(circumstances, snapshot, *slot))
-        }
-        Transition::MarkBad { slot } => {
-            situation.mark_bad(*slot)?;
-            Ok(mark_bad(circumstances, snapshot, *slot))
-        }
-        Transition::Select { slot } => {
-            situation.select(*slot)?;
-            select(circumstances, snapshot, *slot)
-        }
+        Transition::Disarm { slot } => Ok(disarm(circumstances, snapshot, *slot)),
+        Transition::MarkGood { slot } => Ok(mark_good(circumstances, snapshot, *slot)),
+        Transition::MarkBad { slot } => Ok(mark_bad(circumstances, snapshot, *slot)),
+        Transition::Select { slot } => select(circumstances, snapshot, *slot),
     }
 }
 
 /// The loader's data first: once no entry is left, a half removed image harms nobody.
 fn invalidate(snapshot: &Snapshot, slot: SlotName) -> Vec<Step> {
-    let mut steps: Vec<Step> = snapshot
-        .slot_entries(slot)
-        .iter()
-        .map(|entry| {
-            Step::remove(
-                &entry.path,
-                format!("the loader must not start slot {slot}"),
-            )
-        })
-        .collect();
+    let mut steps = Vec::new();
+    let entries = snapshot.slot_entries(slot);
+    let why = format!("the loader must not start slot {slot}");
+    discard(snapshot, &mut steps, paths(&entries), &why);
     let marker = slot_path(slot, "image.json");
     if snapshot.files.contains_key(&marker) {
         let why = format!("slot {slot} no longer holds a verified image");
@@ -144,15 +157,10 @@ fn invalidate(snapshot: &Snapshot, slot: SlotName) -> Vec<Step> {
             steps.push(Step::remove(&path, "make room for the new boot files"));
         }
     }
-    let stem = EntryName::of_slot(slot, None).stem;
-    for (name, _) in snapshot.names_in(ENTRIES) {
-        if name.starts_with(&stem) && name.ends_with(".tmp") {
-            steps.push(Step::remove(
-                &format!("{ENTRIES}/{name}"),
-                "left over from an interruption",
-            ));
-        }
-    }
+    let unfinished = snapshot.unfinished(slot);
+    let in_entries = unfinished.iter().map(String::as_str);
+    let in_entries = in_entries.filter(|path| path.starts_with(ENTRIES));
+    discard(snapshot, &mut steps, in_entries, INTERRUPTED);
     steps
 }
 
@@ -262,88 +270,28 @@ fn trial_boot(circumstances: &Circumstances, snapshot: &Snapshot, slot: SlotName
 }
 
 fn disarm(circumstances: &Circumstances, snapshot: &Snapshot, slot: SlotName) -> Vec<Step> {
-    let entries = snapshot.slot_entries(slot);
-    let mut steps: Vec<Step> = entries
-        .iter()
-        .map(|entry| Step::remove(&entry.path, format!("take the trial of slot {slot} back")))
-        .collect();
-    let leftovers = circumstances.findings(snapshot, slot).leftovers;
-    steps.extend(
-        leftovers
-            .iter()
-            .filter(|path| entries.iter().all(|entry| entry.path != **path))
-            .map(|path| Step::remove(path, "left over from an interruption")),
-    );
-    steps
-}
-
-fn clean(leftovers: &[String]) -> impl Iterator<Item = Step> {
-    leftovers.iter().map(|path| {
-        Step::remove(
-            path,
-            "left over: the same entry under an older name, or an unfinished file",
-        )
-    })
-}
-
-fn mark_good(circumstances: &Circumstances, snapshot: &Snapshot, slot: SlotName) -> Vec<Step> {
-    let findings = circumstances.findings(snapshot, slot);
     let mut steps = Vec::new();
-    if let Some(entry) = findings.entry.filter(|entry| entry.name.counter.is_some()) {
-        let to = entry_path(&EntryName {
-            counter: None,
-            ..entry.name
-        });
-        let why = format!("slot {slot} is proven: no counter, and it sorts first already");
-        steps.push(Step::new(
-            FileChange::Rename {
-                from: entry.path,
-                to,
-            },
-            why,
-        ));
-    }
-    steps.extend(clean(&findings.leftovers));
+    let entries = snapshot.slot_entries(slot);
+    let why = format!("take the trial of slot {slot} back");
+    discard(snapshot, &mut steps, paths(&entries), &why);
+    let leftovers = circumstances.findings(snapshot, slot).leftovers;
+    let files = leftovers
+        .iter()
+        .map(String::as_str)
+        .filter(|path| paths(&entries).all(|entry| entry != *path));
+    discard(snapshot, &mut steps, files, INTERRUPTED);
     steps
 }
 
-fn mark_bad(circumstances: &Circumstances, snapshot: &Snapshot, slot: SlotName) -> Vec<Step> {
-    let findings = circumstances.findings(snapshot, slot);
-    let mut steps: Vec<Step> = clean(&findings.leftovers).collect();
-    let Some(entry) = findings.entry.filter(|_| findings.state != SlotState::Bad) else {
-        return steps;
-    };
-    let mut done = entry.name.counter.map_or(0, |counter| counter.done);
-    let running = circumstances.variables.boot_count_name();
-    let name = loop {
-        let counter = Some(Counter { left: 0, done });
-        let name = EntryName {
-            counter,
-            ..entry.name.clone()
-        };
-        // A running trial may have this very name; as long as it has, it is not told from a bad one.
-        if running.is_none_or(|running| !running.eq_ignore_ascii_case(&name.to_string())) {
-            break name;
-        }
-        done = done.saturating_add(1);
-    };
-    let to = entry_path(&name);
-    if to != entry.path {
-        let why = format!("slot {slot} is given up: no boots left, sorts last");
-        steps.push(Step::new(
-            FileChange::Rename {
-                from: entry.path,
-                to,
-            },
-            why,
-        ));
-    }
-    steps
+fn paths(entries: &[SlotEntry]) -> impl Iterator<Item = &str> {
+    entries.iter().map(|entry| entry.path.as_str())
 }
 
 fn select(circumstances: &Circumstances, snapshot: &Snapshot, slot: SlotName) -> Result<Vec<Step>> {
     let findings = circumstances.findings(snapshot, slot);
-    let mut steps: Vec<Step> = clean(&findings.leftovers).collect();
+    let mut steps = Vec::new();
+    let leftovers = findings.leftovers.iter().map(String::as_str);
+    discard(snapshot, &mut steps, leftovers, LEFT_OVER);
     let other = circumstances.findings(snapshot, !slot);
     if matches!(other.state, SlotState::Trial { .. }) {
         steps.extend(disarm(circumstances, snapshot, !slot));
@@ -358,13 +306,8 @@ fn select(circumstances: &Circumstances, snapshot: &Snapshot, slot: SlotName) ->
         // Only reached while the other slot's good entry sorts before this one: it covers the
         // instant of the rename.
         let why = format!("slot {slot} gets the highest sequence and sorts first");
-        steps.push(Step::new(
-            FileChange::Write {
-                path: entry.path,
-                bytes,
-            },
-            why,
-        ));
+        let change = after(snapshot, &steps).rewrite(entry.path, bytes);
+        steps.push(Step::new(change, why));
     }
     require_next(circumstances, snapshot, &steps, slot)?;
     Ok(steps)
