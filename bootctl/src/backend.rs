@@ -339,6 +339,9 @@ pub struct PlannedChange {
     pub target: String,
     /// What happens to it.
     pub change: String,
+    /// The text of a file that is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
     /// What for.
     pub why: String,
 }

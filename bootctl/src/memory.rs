@@ -244,6 +244,7 @@ impl Backend for MemoryBackend {
             .map(|transition| PlannedChange {
                 target: "memory".to_owned(),
                 change: format!("{transition:?}"),
+                content: None,
                 why: "a boot loader in memory has one cell".to_owned(),
             })
             .collect())

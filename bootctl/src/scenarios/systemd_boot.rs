@@ -267,8 +267,10 @@ fn a_plan_lists_the_very_changes_and_changes_nothing() {
     let lines: Vec<String> = plan
         .iter()
         .map(|step| {
+            let content = step.content.iter().flat_map(|text| text.lines());
+            let content: String = content.map(|line| format!("\n  | {line}")).collect();
             format!(
-                "{}: {} ({})",
+                "{}: {} ({}){content}",
                 step.target.replace(&esp, ""),
                 step.change,
                 step.why

@@ -68,17 +68,10 @@ impl Step {
         let at = |path: &str| format!("{root}/{path}");
         let (target, change) = match &self.change {
             FileChange::MakeDirectory { path } => (at(path), "make directory".to_owned()),
-            FileChange::Write { path, bytes } => (
-                at(path),
-                format!("write {} bytes: {}", bytes.len(), one_line(bytes)),
-            ),
+            FileChange::Write { path, bytes } => (at(path), format!("write {} bytes", bytes.len())),
             FileChange::Exchange { path, bytes, aside } => {
                 let name = aside.rsplit('/').next().unwrap_or(aside);
-                let change = format!(
-                    "write {} bytes: {}; the old file stays as {name}",
-                    bytes.len(),
-                    one_line(bytes)
-                );
+                let change = format!("write {} bytes; the old file stays as {name}", bytes.len());
                 (at(path), change)
             }
             FileChange::Copy { path, source, size } => {
@@ -98,21 +91,19 @@ impl Step {
             }
             FileChange::Remove { path } => (at(path), "remove".to_owned()),
         };
+        let content = match &self.change {
+            FileChange::Write { bytes, .. } | FileChange::Exchange { bytes, .. } => {
+                Some(String::from_utf8_lossy(bytes).into_owned())
+            }
+            _ => None,
+        };
         PlannedChange {
             target,
             change,
+            content,
             why: self.why.clone(),
         }
     }
-}
-
-fn one_line(bytes: &[u8]) -> String {
-    let text = String::from_utf8_lossy(bytes);
-    text.lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .collect::<Vec<_>>()
-        .join(" | ")
 }
 
 impl Snapshot {

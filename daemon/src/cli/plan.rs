@@ -6,7 +6,7 @@ use indicatif::HumanBytes;
 
 use super::arguments::{OutputFormat, PlanArguments};
 use super::error::CliError;
-use super::{image, print, print_json, table};
+use super::{image, print, print_json};
 use crate::agent::{NodeHost, Plan};
 use crate::config::Settings;
 use crate::service::{HostMachine, node_settings};
@@ -50,16 +50,25 @@ fn text(plan: &Plan) -> String {
         || "of unknown size".to_owned(),
         |size| HumanBytes(size).to_string(),
     );
-    let mut table = table(&["WHEN", "WHAT", "CHANGE", "WHY"]);
+    let mut lines = vec![format!(
+        "{} ({size}) into slot {}. Nothing was changed.",
+        plan.source, plan.slot
+    )];
+    let (mut moment, mut target) = ("", "");
     for step in &plan.steps {
-        table.add_row([step.moment, &step.target, &step.change, &step.why]);
+        if step.moment != moment {
+            lines.extend([String::new(), format!("To {}:", step.moment)]);
+            (moment, target) = (step.moment, "");
+        }
+        if step.target != target {
+            lines.push(format!("  {}", step.target));
+            target = &step.target;
+        }
+        lines.push(format!("    {}: {}", step.change, step.why));
+        let content = step.content.iter().flat_map(|content| content.lines());
+        lines.extend(content.map(|line| format!("      | {line}")));
     }
-    format!(
-        "{} ({size}) into slot {}. Nothing was changed.\n\n{}",
-        plan.source,
-        plan.slot,
-        table.trim_fmt()
-    )
+    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -104,6 +113,7 @@ mod tests {
                 moment: "stage",
                 target: "/dev/vda3".to_owned(),
                 change: "written".to_owned(),
+                content: Some("title x\nlinux y\n".to_owned()),
                 why: "the image".to_owned(),
             }],
         });
@@ -111,8 +121,8 @@ mod tests {
             text.starts_with("https://host/x (512.00 MiB) into slot B."),
             "{text}"
         );
-        for part in ["stage", "/dev/vda3", "written", "the image"] {
-            assert!(text.contains(part), "{text}");
-        }
+        let steps =
+            "To stage:\n  /dev/vda3\n    written: the image\n      | title x\n      | linux y";
+        assert!(text.ends_with(steps), "{text}");
     }
 }

@@ -52,6 +52,9 @@ pub struct PlanStep {
     pub target: String,
     /// What happens to it.
     pub change: String,
+    /// The text of a file that is written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
     /// What for.
     pub why: String,
 }
@@ -67,6 +70,7 @@ impl PlanStep {
             moment,
             target: target.into(),
             change: change.into(),
+            content: None,
             why: why.into(),
         }
     }
@@ -76,6 +80,7 @@ impl PlanStep {
             moment,
             target: change.target,
             change: change.change,
+            content: change.content,
             why: change.why,
         }
     }
