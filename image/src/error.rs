@@ -277,6 +277,17 @@ pub enum Error {
         problem: &'static str,
     },
 
+    /// The attempt failed or was stopped behind the last write, and what it wrote could not be cleared.
+    #[error(
+        "{source}; the first MiB could not be cleared after that, so the target may hold a complete image: {clearing}"
+    )]
+    NotTakenBack {
+        /// Why the attempt ended.
+        source: Box<Error>,
+        /// Why the clearing failed.
+        clearing: Box<Error>,
+    },
+
     /// Stopped because it was asked for.
     #[error("stopped before it was complete")]
     Cancelled,
@@ -340,7 +351,7 @@ impl Error {
             | Self::Device { .. }
             | Self::ReadBack { .. }
             | Self::Cancelled => ErrorKind::Retry,
-            Self::GaveUp { source, .. } => source.kind(),
+            Self::GaveUp { source, .. } | Self::NotTakenBack { source, .. } => source.kind(),
             Self::Internal { .. } => ErrorKind::Bug,
         }
     }

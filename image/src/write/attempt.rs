@@ -17,6 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+use super::head;
 use super::meter::Meter;
 use super::pieces::{self, Piece, Tail, Writer, Written};
 use super::readback::ReadBack;
@@ -74,13 +75,8 @@ pub(super) fn run(
     } = transferred;
 
     // The last write: from here on the slot holds an image.
-    let block = head.block();
-    let written = Written::of(head.offset, block);
     cancel.check()?;
-    pieces::write_at(medium, block, head.offset)?;
-    meter.add_written(head.length as u64);
-    pieces::flush(medium, head.offset)?;
-    ReadBack::new(medium, cancel, meter).check(written)?;
+    head::complete(medium, &head, cancel, meter).map_err(|error| head::take_back(medium, error))?;
 
     Ok(WriteReport {
         published: published.0,
@@ -88,7 +84,7 @@ pub(super) fn run(
         expanded: expanded.0,
         expanded_size: expanded.1,
         matched,
-        written: tail.written.saturating_add(block.len() as u64),
+        written: tail.written.saturating_add(head.padded as u64),
         zeroed: tail.zeroed,
         elapsed: Duration::ZERO,
     })

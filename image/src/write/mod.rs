@@ -1,6 +1,7 @@
 //! From an opened image to bytes that were read back from the medium.
 
 mod attempt;
+mod head;
 mod meter;
 mod pieces;
 mod readback;
@@ -66,7 +67,10 @@ pub struct WriteReport {
 /// digests matched. When this returns with a report, the whole image is durable. When it returns
 /// with an error, or after a crash at any moment before that, the target's first MiB is zero (or,
 /// for a crash during its own write, torn) and what follows is any mixture of old and new: no
-/// error leaves a complete image.
+/// error leaves a complete image. An error or a stop behind the write of the first MiB clears it
+/// again, durably; a crash just then can leave the image, which nobody was told of as written.
+/// Two errors say themselves that the first MiB may hold something: one of the device at its
+/// first clearing, before which nothing was touched, and [`Error::NotTakenBack`].
 ///
 /// An image whose length is no multiple of the device's block is filled up with zeros to the next
 /// one. Whatever the target holds beyond that stays as it is.
@@ -147,9 +151,8 @@ fn run_attempt(
         }
         pace.tell(meter, events);
         worker.join().unwrap_or_else(|_| {
-            Err(Error::Internal {
-                what: "the writing thread panicked".to_owned(),
-            })
+            let what = "the writing thread panicked".to_owned();
+            Err(head::take_back(medium, Error::Internal { what }))
         })
     })
 }
