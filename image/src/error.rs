@@ -184,8 +184,13 @@ pub enum Error {
         published: u64,
         /// Offset in the expanded image.
         expanded: u64,
-        /// Whether a broken connection can be the reason: the server had named no length.
-        unframed: bool,
+    },
+
+    /// What came is no image, but may be a part of one: the server marked no end, so a broken connection looks like it.
+    #[error("{source} (the server named no length, so this may be a broken connection)")]
+    EndedEarly {
+        /// What it is if it is all.
+        source: Box<Error>,
     },
 
     /// The image does not fit into the target.
@@ -323,12 +328,12 @@ impl Error {
             | Self::NotAnImage { .. }
             | Self::WindowTooLarge { .. }
             | Self::Corrupt { .. }
+            | Self::Truncated { .. }
             | Self::TooLarge { .. }
             | Self::SizeMismatch { .. }
             | Self::ChecksumMismatch { .. }
             | Self::ExpandedMismatch { .. } => ErrorKind::Reject,
             Self::Status { temporary, .. } if !temporary => ErrorKind::Reject,
-            Self::Truncated { unframed, .. } if !unframed => ErrorKind::Reject,
             Self::Read { source, .. }
                 if matches!(
                     source.kind(),
@@ -344,7 +349,7 @@ impl Error {
                 ErrorKind::Configuration
             }
             Self::Status { .. }
-            | Self::Truncated { .. }
+            | Self::EndedEarly { .. }
             | Self::Read { .. }
             | Self::Connection { .. }
             | Self::ClockNotSet { .. }
@@ -370,7 +375,7 @@ impl Error {
             Self::Status {
                 temporary: true,
                 ..
-            } | Self::Truncated { unframed: true, .. }
+            } | Self::EndedEarly { .. }
                 | Self::Connection { .. }
                 | Self::ClockNotSet { .. }
         )

@@ -39,6 +39,8 @@ pub(super) struct HttpBody {
     response: Response,
     url: String,
     total: Option<u64>,
+    /// Whether the answer says where it ends.
+    end_is_marked: bool,
     received: u64,
     limits: Limits,
     throttle: Throttle,
@@ -75,12 +77,14 @@ impl HttpBody {
             }
         };
         let total = response.content_length();
+        let end_is_marked = total.is_some() || is_chunked(&response);
         let throttle = Throttle::new(settings.rate_limit, Instant::now());
         Ok(Self {
             runtime: Some(runtime),
             response,
             url,
             total,
+            end_is_marked,
             received: 0,
             limits,
             throttle,
@@ -136,7 +140,7 @@ impl Published for HttpBody {
     }
 
     fn may_end_early(&self) -> bool {
-        self.total.is_none()
+        !self.end_is_marked
     }
 }
 
@@ -182,6 +186,19 @@ async fn ask(
             _ => return Err(refused(url, &response)),
         }
     }
+}
+
+/// Whether the body comes in chunks, the last of which is marked (RFC 9112, 6.3: where another coding is the last one,
+/// the end of the connection is the end).
+fn is_chunked(response: &Response) -> bool {
+    response
+        .headers()
+        .get_all(header::TRANSFER_ENCODING)
+        .iter()
+        .next_back()
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.rsplit(',').next())
+        .is_some_and(|coding| coding.trim().eq_ignore_ascii_case("chunked"))
 }
 
 /// The error for a final answer that is no image.

@@ -21,6 +21,7 @@ use crate::medium::WriteTarget;
 use crate::open::{OpenedImage, Reconnect};
 use crate::settings::Expectation;
 use crate::stream::ImageStream;
+use attempt::Published;
 use meter::{Meter, Pace};
 
 /// How often progress is told, at most.
@@ -76,7 +77,8 @@ pub struct WriteReport {
 /// one. Whatever the target holds beyond that stays as it is.
 ///
 /// A connection that breaks starts the transfer again from the first byte, within the limits of
-/// the settings given to [`open`](crate::open()); an error of the device is final. `events` is called
+/// the settings given to [`open`](crate::open()); so does content that is wrong where the server
+/// marked no end of it. An error of the device is final. `events` is called
 /// on the calling thread.
 ///
 /// # Errors
@@ -93,9 +95,10 @@ pub fn write(
     let started = Instant::now();
     let (mut stream, mut reconnect) = opened.into_parts();
     reconnect.narrow(expectation, target.capacity())?;
+    let mut earlier = None;
     loop {
         events(Event::Opened(stream.info.clone()));
-        match run_attempt(stream, target, &reconnect, cancel, events) {
+        match run_attempt(stream, target, &reconnect, &mut earlier, cancel, events) {
             Ok(mut report) => {
                 report.elapsed = started.elapsed();
                 tracing::info!(
@@ -129,6 +132,7 @@ fn run_attempt(
     stream: ImageStream,
     target: &WriteTarget,
     reconnect: &Reconnect,
+    earlier: &mut Option<Published>,
     cancel: &Cancel,
     events: &dyn Fn(Event),
 ) -> Result<WriteReport> {
@@ -141,7 +145,15 @@ fn run_attempt(
         let worker = thread::Builder::new()
             .name("image-write".to_owned())
             .spawn_scoped(scope, move || {
-                let outcome = attempt::run(stream, medium, expectation, capacity, cancel, meter);
+                let outcome = attempt::run(
+                    stream,
+                    medium,
+                    expectation,
+                    capacity,
+                    earlier,
+                    cancel,
+                    meter,
+                );
                 drop(finished);
                 outcome
             });
