@@ -36,6 +36,7 @@ pub struct Settings {
     fetch: FetchSettings,
     bearer_token_file: Option<Sourced<PathBuf>>,
     shown: Vec<ShownValue>,
+    warnings: Vec<String>,
 }
 
 /// The values as `slotd config show` prints them: a proxy's password and headers are secrets.
@@ -75,7 +76,7 @@ pub struct InstallSettings {
 }
 
 impl Settings {
-    pub(super) fn from_merged(merged: Merged) -> Result<Self, ConfigError> {
+    pub(super) fn from_merged(merged: Merged, warnings: Vec<String>) -> Result<Self, ConfigError> {
         let shown = merged.shown();
         let slots = match (merged.slot_a.value, merged.slot_b.value) {
             (None, None) => SlotSettings::Auto,
@@ -191,6 +192,7 @@ impl Settings {
                 origin: merged.bearer_token_file.origin,
             }),
             shown,
+            warnings,
         })
     }
 
@@ -218,5 +220,10 @@ impl Settings {
     /// Every value and where it came from, for `slotd config show`.
     pub fn shown(&self) -> &[ShownValue] {
         &self.shown
+    }
+
+    /// What is not wrong, and not what somebody may think either: sentences for the log and `slotd config show`.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 }

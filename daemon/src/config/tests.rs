@@ -169,12 +169,6 @@ fn values_that_cannot_work_are_errors_with_their_place() {
 }
 
 #[test]
-fn a_fragment_that_would_be_ignored_by_its_name_is_an_error() {
-    let said = refused(&[("etc/slotd/config.d/x.yml", "trial: {tries: 2}\n")]);
-    assert!(said.contains("x.yml would be ignored"), "{said}");
-}
-
-#[test]
 fn headers_are_never_shown() {
     let settings = settings(&[(
         "etc/slotd/config.yaml",
