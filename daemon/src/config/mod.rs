@@ -2,8 +2,8 @@
 //! merged with the place of each value ([`merged`]), and what the program works with ([`Settings`]).
 //!
 //! Read, later wins: `/usr/lib/slotd/config.yaml` (the image's), `/etc/slotd/config.yaml`, then
-//! `/etc/slotd/config.d/*.yaml` by name. Maps are merged key by key, lists are replaced. Everything has a default.
-//! What looks like one of these files and is not read is an error or a warning ([`files`]).
+//! `/etc/slotd/config.d/*.yaml` by name. Maps are merged key by key, lists are replaced, `null` goes back to the default.
+//! Everything has a default. What looks like one of these files and is not read is an error or a warning ([`files`]).
 
 mod files;
 mod fragment;

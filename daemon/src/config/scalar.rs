@@ -298,6 +298,12 @@ impl Shown for FilePath {
     }
 }
 
+impl Shown for slotd_image::Secret {
+    fn shown(&self) -> serde_json::Value {
+        serde_json::Value::String("***".to_owned())
+    }
+}
+
 impl Shown for Vec<HttpProbe> {
     fn shown(&self) -> serde_json::Value {
         self.iter()

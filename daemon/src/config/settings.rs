@@ -175,7 +175,7 @@ impl Settings {
                 headers: merged
                     .headers
                     .into_iter()
-                    .map(|(name, header)| (name, header.value))
+                    .filter_map(|(name, header)| Some((name, header.value?)))
                     .collect(),
                 client_identity: merged.client_certificate.value.map(|path| path.0),
                 proxy: merged.proxy.value.map(|url| url.0),

@@ -1,3 +1,5 @@
+mod reset;
+
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
