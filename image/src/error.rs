@@ -48,6 +48,13 @@ pub enum Error {
         problem: String,
     },
 
+    /// What is no origin, or one that no credentials may go to.
+    #[error("not an origin for credentials such as https://updates.example.com:8443: {problem}")]
+    InvalidOrigin {
+        /// What is wrong with it, without its text, which may hold a password.
+        problem: String,
+    },
+
     /// A setting for fetching that cannot be used.
     #[error("fetch setting {field}: {problem}")]
     Settings {
@@ -61,7 +68,7 @@ pub enum Error {
     },
 
     /// The server answered with a status other than 200.
-    #[error("{url}: the server answered {status}")]
+    #[error("{url}: the server answered {status}{}", .withheld.map(|why| format!(" ({why})")).unwrap_or_default())]
     Status {
         /// Without user and query.
         url: String,
@@ -71,6 +78,8 @@ pub enum Error {
         temporary: bool,
         /// How long the server asked to wait.
         retry_after: Option<Duration>,
+        /// Why it got no credentials, where that may be why it refuses.
+        withheld: Option<&'static str>,
     },
 
     /// A redirect that is not followed.
@@ -345,9 +354,10 @@ impl Error {
             {
                 ErrorKind::Reject
             }
-            Self::Settings { .. } | Self::Certificate { .. } | Self::Target { .. } => {
-                ErrorKind::Configuration
-            }
+            Self::InvalidOrigin { .. }
+            | Self::Settings { .. }
+            | Self::Certificate { .. }
+            | Self::Target { .. } => ErrorKind::Configuration,
             Self::Status { .. }
             | Self::EndedEarly { .. }
             | Self::Read { .. }

@@ -114,6 +114,7 @@ sections! {
     /// `fetch:`
     FetchFragment {
         ca_bundle: FilePath,
+        origins: Vec<slotd_image::Origin>,
         bearer_token_file: FilePath,
         headers: BTreeMap<String, Leaf<Secret>>,
         client_certificate: FilePath,

@@ -95,6 +95,7 @@ pub(super) struct Merged {
     pub(super) script_timeout: Sourced<Span>,
     pub(super) attempts: Sourced<u32>,
     pub(super) ca_bundle: Sourced<Option<FilePath>>,
+    pub(super) origins: Sourced<Vec<slotd_image::Origin>>,
     pub(super) bearer_token_file: Sourced<Option<FilePath>>,
     /// `None` where one was taken away again.
     pub(super) headers: BTreeMap<String, Sourced<Option<Secret>>>,
@@ -130,6 +131,7 @@ impl Default for Merged {
             script_timeout: seconds(60),
             attempts: Sourced::preset(1),
             ca_bundle: Sourced::preset(None),
+            origins: Sourced::preset(Vec::new()),
             bearer_token_file: Sourced::preset(None),
             headers: BTreeMap::new(),
             client_certificate: Sourced::preset(None),
@@ -172,7 +174,7 @@ impl Merged {
             boot_options: boot.options, panic: boot.panic,
             units: health.units, http: health.http,
             script_timeout: health.script_timeout, attempts: health.attempts,
-            ca_bundle: fetch.ca_bundle,
+            ca_bundle: fetch.ca_bundle, origins: fetch.origins,
             bearer_token_file: fetch.bearer_token_file,
             client_certificate: fetch.client_certificate, proxy: fetch.proxy,
             connect_timeout: fetch.connect_timeout, idle_timeout: fetch.idle_timeout,
@@ -225,7 +227,8 @@ impl Merged {
             "boot.options" boot_options, "boot.panic" panic,
             "health.units" units, "health.http" http,
             "health.scriptTimeout" script_timeout, "health.attempts" attempts,
-            "fetch.caBundle" ca_bundle, "fetch.bearerTokenFile" bearer_token_file,
+            "fetch.caBundle" ca_bundle, "fetch.origins" origins,
+            "fetch.bearerTokenFile" bearer_token_file,
         }
         for (name, value) in &self.headers {
             add(

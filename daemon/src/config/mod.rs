@@ -139,7 +139,11 @@ fn with_key(message: &str, text: &str, line: u64) -> String {
     let key = usize::try_from(line)
         .ok()
         .and_then(|line| text.lines().nth(line.checked_sub(1)?))
-        .and_then(|line| line.split_once(':'))
+        // A colon within a word is none of a key, as in a URL.
+        .and_then(|line| {
+            line.split_once(": ")
+                .or(line.strip_suffix(':').map(|key| (key, "")))
+        })
         .map(|(key, _)| key.trim_start_matches(['-', ' ']).trim())
         .filter(|key| !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric()));
     match key {

@@ -304,6 +304,12 @@ impl Shown for slotd_image::Secret {
     }
 }
 
+impl Shown for Vec<slotd_image::Origin> {
+    fn shown(&self) -> serde_json::Value {
+        self.iter().map(ToString::to_string).collect()
+    }
+}
+
 impl Shown for Vec<HttpProbe> {
     fn shown(&self) -> serde_json::Value {
         self.iter()

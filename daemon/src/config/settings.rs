@@ -78,6 +78,7 @@ pub struct InstallSettings {
 impl Settings {
     pub(super) fn from_merged(merged: Merged, warnings: Vec<String>) -> Result<Self, ConfigError> {
         let shown = merged.shown();
+        credentials_have_origins(&merged)?;
         let slots = match (merged.slot_a.value, merged.slot_b.value) {
             (None, None) => SlotSettings::Auto,
             (Some(a), Some(b)) if a == b => {
@@ -171,6 +172,7 @@ impl Settings {
                 require_checksum: merged.require_checksum.value,
             },
             fetch: FetchSettings {
+                origins: merged.origins.value,
                 ca_bundle: merged.ca_bundle.value.map(|path| path.0),
                 headers: merged
                     .headers
@@ -226,4 +228,28 @@ impl Settings {
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
+}
+
+/// Credentials without origins could be sent nowhere.
+fn credentials_have_origins(merged: &Merged) -> Result<(), ConfigError> {
+    if !merged.origins.value.is_empty() {
+        return Ok(());
+    }
+    let (token, certificate) = (&merged.bearer_token_file, &merged.client_certificate);
+    let header = merged
+        .headers
+        .values()
+        .find(|header| header.value.is_some());
+    let (key, origin) = if token.value.is_some() {
+        ("fetch.bearerTokenFile", &token.origin)
+    } else if let Some(header) = header {
+        ("fetch.headers", &header.origin)
+    } else if certificate.value.is_some() {
+        ("fetch.clientCertificate", &certificate.origin)
+    } else {
+        return Ok(());
+    };
+    let problem = "fetch.origins is missing: list the only origins that it may be sent to, such as \
+                   https://updates.example.com";
+    Err(ConfigError::value(key, origin, problem))
 }

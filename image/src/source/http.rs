@@ -60,7 +60,7 @@ impl HttpBody {
             idle: settings.idle_timeout,
             deadline,
         };
-        let trail = Trail::new(url, protected)?;
+        let trail = Trail::new(url, protected, &settings.origins)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -159,8 +159,10 @@ async fn ask(
             .get(&trail)?
             .get(trail.url().clone())
             .header(header::ACCEPT_ENCODING, "identity");
-        if trail.may_carry_credentials() {
-            request = request.headers(client::credentials(settings)?);
+        match trail.withholds() {
+            None => request = request.headers(client::credentials(settings)?),
+            Some(why) if settings.has_credentials() => tracing::info!(%url, "{why}"),
+            Some(_) => {}
         }
         // The connection has its own limit inside; the answer may be idle for so long after it.
         let patience = limits.connect.saturating_add(limits.idle);
@@ -183,7 +185,10 @@ async fn ask(
                 trail.follow(location)?;
                 tracing::debug!(to = %shown(trail.url()), "redirected");
             }
-            _ => return Err(refused(url, &response)),
+            _ => {
+                let withheld = trail.withholds().filter(|_| settings.has_credentials());
+                return Err(refused(url, &response, withheld));
+            }
         }
     }
 }
@@ -202,8 +207,13 @@ fn is_chunked(response: &Response) -> bool {
 }
 
 /// The error for a final answer that is no image.
-fn refused(url: String, response: &Response) -> Error {
+fn refused(url: String, response: &Response, withheld: Option<&'static str>) -> Error {
     let status = response.status();
+    // Some servers hide what somebody without credentials may not see.
+    let asks_for_credentials = matches!(
+        status,
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND
+    );
     let temporary = status.is_server_error()
         || matches!(
             status,
@@ -220,6 +230,7 @@ fn refused(url: String, response: &Response) -> Error {
         status: status.to_string(),
         temporary,
         retry_after,
+        withheld: withheld.filter(|_| asks_for_credentials),
     }
 }
 
