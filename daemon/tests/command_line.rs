@@ -199,3 +199,20 @@ fn the_configuration_is_shown_with_its_origins() {
     assert!(tries[2].ends_with("etc/slotd/config.yaml:2"), "{tries:?}");
     assert_eq!(line("trial.deadline")[1..], ["10m", "default"]);
 }
+
+#[test]
+fn a_file_that_is_not_read_is_named_beside_the_configuration() {
+    let node = Node::new("trial: {tries: 2}\n");
+    let folder = node.root.path().join("etc/slotd/config.d");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("10-trial.conf"), "trial: {tries: 4}\n").unwrap();
+    for output in ["table", "json"] {
+        let (code, out, said) = node.run(&["config", "show", "--output", output]);
+        assert_eq!(code, 0, "{said}");
+        assert!(
+            said.contains("config.d/10-trial.conf is not read"),
+            "{said}"
+        );
+        assert!(!out.contains("10-trial.conf"), "{out}");
+    }
+}

@@ -48,6 +48,13 @@ pub enum Error {
         problem: String,
     },
 
+    /// What is no origin, or one that no credentials may go to.
+    #[error("not an origin for credentials such as https://updates.example.com:8443: {problem}")]
+    InvalidOrigin {
+        /// What is wrong with it, without its text, which may hold a password.
+        problem: String,
+    },
+
     /// A setting for fetching that cannot be used.
     #[error("fetch setting {field}: {problem}")]
     Settings {
@@ -61,7 +68,7 @@ pub enum Error {
     },
 
     /// The server answered with a status other than 200.
-    #[error("{url}: the server answered {status}")]
+    #[error("{url}: the server answered {status}{}", .withheld.map(|why| format!(" ({why})")).unwrap_or_default())]
     Status {
         /// Without user and query.
         url: String,
@@ -71,6 +78,8 @@ pub enum Error {
         temporary: bool,
         /// How long the server asked to wait.
         retry_after: Option<Duration>,
+        /// Why it got no credentials, where that may be why it refuses.
+        withheld: Option<&'static str>,
     },
 
     /// A redirect that is not followed.
@@ -184,8 +193,13 @@ pub enum Error {
         published: u64,
         /// Offset in the expanded image.
         expanded: u64,
-        /// Whether a broken connection can be the reason: the server had named no length.
-        unframed: bool,
+    },
+
+    /// What came is no image, but may be a part of one: the server marked no end, so a broken connection looks like it.
+    #[error("{source} (the server named no length, so this may be a broken connection)")]
+    EndedEarly {
+        /// What it is if it is all.
+        source: Box<Error>,
     },
 
     /// The image does not fit into the target.
@@ -277,6 +291,17 @@ pub enum Error {
         problem: &'static str,
     },
 
+    /// The attempt failed or was stopped behind the last write, and what it wrote could not be cleared.
+    #[error(
+        "{source}; the first MiB could not be cleared after that, so the target may hold a complete image: {clearing}"
+    )]
+    NotTakenBack {
+        /// Why the attempt ended.
+        source: Box<Error>,
+        /// Why the clearing failed.
+        clearing: Box<Error>,
+    },
+
     /// Stopped because it was asked for.
     #[error("stopped before it was complete")]
     Cancelled,
@@ -312,12 +337,12 @@ impl Error {
             | Self::NotAnImage { .. }
             | Self::WindowTooLarge { .. }
             | Self::Corrupt { .. }
+            | Self::Truncated { .. }
             | Self::TooLarge { .. }
             | Self::SizeMismatch { .. }
             | Self::ChecksumMismatch { .. }
             | Self::ExpandedMismatch { .. } => ErrorKind::Reject,
             Self::Status { temporary, .. } if !temporary => ErrorKind::Reject,
-            Self::Truncated { unframed, .. } if !unframed => ErrorKind::Reject,
             Self::Read { source, .. }
                 if matches!(
                     source.kind(),
@@ -329,18 +354,19 @@ impl Error {
             {
                 ErrorKind::Reject
             }
-            Self::Settings { .. } | Self::Certificate { .. } | Self::Target { .. } => {
-                ErrorKind::Configuration
-            }
+            Self::InvalidOrigin { .. }
+            | Self::Settings { .. }
+            | Self::Certificate { .. }
+            | Self::Target { .. } => ErrorKind::Configuration,
             Self::Status { .. }
-            | Self::Truncated { .. }
+            | Self::EndedEarly { .. }
             | Self::Read { .. }
             | Self::Connection { .. }
             | Self::ClockNotSet { .. }
             | Self::Device { .. }
             | Self::ReadBack { .. }
             | Self::Cancelled => ErrorKind::Retry,
-            Self::GaveUp { source, .. } => source.kind(),
+            Self::GaveUp { source, .. } | Self::NotTakenBack { source, .. } => source.kind(),
             Self::Internal { .. } => ErrorKind::Bug,
         }
     }
@@ -359,7 +385,7 @@ impl Error {
             Self::Status {
                 temporary: true,
                 ..
-            } | Self::Truncated { unframed: true, .. }
+            } | Self::EndedEarly { .. }
                 | Self::Connection { .. }
                 | Self::ClockNotSet { .. }
         )

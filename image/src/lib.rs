@@ -50,5 +50,5 @@ pub use medium::{Medium, WriteTarget};
 pub use open::{OpenedImage, open};
 pub use secret::Secret;
 pub use settings::{DEFAULT_WINDOW_LIMIT, Expectation, FetchSettings};
-pub use source::ImageSource;
+pub use source::{ImageSource, Origin};
 pub use write::{Matched, WriteReport, clear_head, write};

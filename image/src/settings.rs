@@ -8,18 +8,21 @@ use url::Url;
 
 use crate::checksum::Checksum;
 use crate::secret::Secret;
-use crate::source::shown;
+use crate::source::{Origin, shown};
 
 /// The largest window that is allowed by default, in bytes: what `zstd --long=27` asks for.
 pub const DEFAULT_WINDOW_LIMIT: u64 = 128 << 20;
 
 /// How an image is fetched. Only the window limit concerns files and standard input.
 ///
-/// Bearer token, headers, user information of the URL and the client certificate belong to the
-/// origin of the image's URL: a redirect to another scheme, host or port drops all of them, and a
-/// redirect back does not bring them back.
+/// Bearer token, headers and the client certificate belong to [`origins`](Self::origins): an image's
+/// URL elsewhere is asked for without them. User information of that URL belongs to its origin. A
+/// redirect to another scheme, host or port drops all of them, wherever it leads, and a redirect
+/// back does not bring them back: where to go was chosen by a server.
 #[derive(Clone)]
 pub struct FetchSettings {
+    /// The only origins that are sent credentials.
+    pub origins: Vec<Origin>,
     /// PEM file with the only certification authorities that are trusted, instead of the system's.
     pub ca_bundle: Option<PathBuf>,
     /// Sent as `Authorization: Bearer …`.
@@ -51,6 +54,7 @@ pub struct FetchSettings {
 impl Default for FetchSettings {
     fn default() -> Self {
         Self {
+            origins: Vec::new(),
             ca_bundle: None,
             bearer_token: None,
             headers: Vec::new(),
@@ -68,10 +72,18 @@ impl Default for FetchSettings {
     }
 }
 
+impl FetchSettings {
+    /// Whether there is anything that belongs to [`origins`](Self::origins) alone.
+    pub(crate) fn has_credentials(&self) -> bool {
+        self.bearer_token.is_some() || !self.headers.is_empty() || self.client_identity.is_some()
+    }
+}
+
 impl fmt::Debug for FetchSettings {
     /// Without what is secret, which the proxy's URL can hold too.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FetchSettings")
+            .field("origins", &self.origins)
             .field("ca_bundle", &self.ca_bundle)
             .field("bearer_token", &self.bearer_token)
             .field("headers", &self.headers)

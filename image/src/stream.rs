@@ -57,7 +57,28 @@ pub(crate) struct Unpacker {
     input: Bytes,
     /// Whether the decoder may hold expanded bytes that found no room.
     held_back: bool,
-    unframed: bool,
+    end: End,
+}
+
+/// What the end of the published file is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The source says where it is; a connection that breaks before it is an error of its own.
+    Marked,
+    /// The connection is closed there, as a broken one may be.
+    Unmarked,
+}
+
+impl End {
+    /// The error for content that is complete as far as the source can tell, and wrong.
+    pub(crate) fn blame(self, error: Error) -> Error {
+        match self {
+            Self::Marked => error,
+            Self::Unmarked => Error::EndedEarly {
+                source: Box::new(error),
+            },
+        }
+    }
 }
 
 /// How far a buffer was filled.
@@ -89,7 +110,9 @@ impl Unpacker {
                 match more()? {
                     Some(chunk) => self.input = chunk,
                     None => {
-                        self.decoder.finish(self.unframed)?;
+                        self.decoder
+                            .finish()
+                            .map_err(|error| self.end.blame(error))?;
                         return Ok(Filled {
                             length,
                             ended: true,
@@ -103,6 +126,11 @@ impl Unpacker {
             length = length.saturating_add(made);
             self.held_back = made == capacity;
         }
+    }
+
+    /// What the end of the published file is worth.
+    pub(crate) fn end(&self) -> End {
+        self.end
     }
 
     /// Bytes of the expanded image so far.
@@ -137,7 +165,11 @@ impl ImageStream {
             capacity,
         };
         let published_total = body.total();
-        let unframed = body.may_end_early();
+        let end = if body.may_end_early() {
+            End::Unmarked
+        } else {
+            End::Marked
+        };
         let mut intake = Intake::new(body);
 
         let first = at_least_four_bytes(&mut intake, cancel)?;
@@ -152,7 +184,7 @@ impl ImageStream {
             decoder,
             input: Bytes::new(),
             held_back: false,
-            unframed,
+            end,
         };
 
         let mut probe = (format == Format::Zstd).then(FrameProbe::default);
@@ -184,9 +216,17 @@ impl ImageStream {
         })?;
         head.truncate(filled.length);
 
-        let filesystem = Filesystem::probe(&head).ok_or_else(|| Error::NotAnImage {
-            location: location.to_owned(),
-            seen: format::describe(&head),
+        let filesystem = Filesystem::probe(&head).ok_or_else(|| {
+            let error = Error::NotAnImage {
+                location: location.to_owned(),
+                seen: format::describe(&head),
+            };
+            // More of an error page would not be an image either.
+            if filled.ended && format::foreign(&head).is_none() {
+                end.blame(error)
+            } else {
+                error
+            }
         })?;
         if let Some(size) = filesystem.size {
             sizes.check_bound("filesystem in it", size)?;

@@ -10,8 +10,12 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use slotd_image::{Error, ErrorKind, Expectation, Matched, WriteTarget};
+use slotd_image::{
+    Cancel, Error, ErrorKind, Expectation, FetchSettings, ImageSource, Matched, WriteTarget, open,
+    write,
+};
 use support::medium::{Call, Fault, TestMedium};
 use support::{MIB, expecting, flash_file, frame, image, sha256};
 
@@ -223,10 +227,176 @@ fn a_medium_that_lies_is_found_out_by_reading_back() {
             _ => Fault::None,
         });
         let error = write_to(&medium, &content, &Expectation::default()).unwrap_err();
-        match &error {
+        let found = match &error {
+            // The first MiB cannot be cleared on such a medium either.
+            Error::NotTakenBack { source, .. } if at == 0 && !lost => source,
+            other => other,
+        };
+        match found {
             Error::ReadBack { offset, .. } => assert_eq!(*offset, at),
             other => panic!("{other}"),
         }
         assert_eq!(error.kind(), ErrorKind::Retry);
     }
+}
+
+/// A step at or behind the last write, that of the first MiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LastStep {
+    Write,
+    Flush,
+    ReadBack,
+}
+
+/// Writes an image to a medium on which `fault` decides about every call from the last write on, told which step it is
+/// and how often that step came before.
+fn at_the_end(
+    cancel: &Cancel,
+    fault: impl Fn(LastStep, usize) -> Fault + Send + Sync + 'static,
+) -> (
+    slotd_image::Result<slotd_image::WriteReport>,
+    Arc<TestMedium>,
+) {
+    let content = image(4 * MIB);
+    let heads = AtomicUsize::new(0);
+    let flushes = AtomicUsize::new(0);
+    let reads = AtomicUsize::new(0);
+    let medium = TestMedium::new(16 * MIB, move |_, call| {
+        let written = heads.load(Ordering::SeqCst);
+        match call {
+            Call::Write { offset: 0, .. } => {
+                // The first one clears what was there.
+                match heads.fetch_add(1, Ordering::SeqCst) {
+                    0 => Fault::None,
+                    before => fault(LastStep::Write, before - 1),
+                }
+            }
+            Call::Flush if written > 1 => {
+                fault(LastStep::Flush, flushes.fetch_add(1, Ordering::SeqCst))
+            }
+            Call::Read { offset: 0, .. } => {
+                fault(LastStep::ReadBack, reads.fetch_add(1, Ordering::SeqCst))
+            }
+            _ => Fault::None,
+        }
+    });
+    let published = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(published.path(), frame(&content, true)).unwrap();
+    let mut target = WriteTarget::from_medium(Arc::clone(&medium));
+    let expectation = expecting(&content);
+    let opened = open(
+        ImageSource::File(published.path().to_owned()),
+        &FetchSettings::default(),
+        &expectation,
+        target.capacity(),
+        cancel,
+        &|_| (),
+    )
+    .unwrap();
+    let outcome = write(opened, &mut target, &expectation, cancel, &|_| ());
+    (outcome, medium)
+}
+
+fn first_mebibyte_is_zero(held: &[u8]) -> bool {
+    held[..MIB].iter().all(|byte| *byte == 0)
+}
+
+#[test]
+fn an_error_behind_the_last_write_clears_the_first_mebibyte_again() {
+    use LastStep::{Flush, ReadBack, Write};
+    let never = Cancel::new();
+    for (step, says) in [
+        (Write, "write at byte 0 failed"),
+        (Flush, "flush at byte 0 failed"),
+        (ReadBack, "read-back at byte 0 failed"),
+    ] {
+        let (outcome, medium) = at_the_end(&never, move |at, before| {
+            if at == step && before == 0 {
+                Fault::Fail(EIO)
+            } else {
+                Fault::None
+            }
+        });
+        let error = outcome.unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+        assert!(
+            first_mebibyte_is_zero(&medium.content()) && first_mebibyte_is_zero(&medium.durable()),
+            "an image was left by: {error}"
+        );
+    }
+    // What was not written as it should be is no image either.
+    for fault in [|| Fault::FlipBit, || Fault::Ignore] {
+        let (outcome, medium) = at_the_end(&never, move |at, before| {
+            if at == Write && before == 0 {
+                fault()
+            } else {
+                Fault::None
+            }
+        });
+        assert!(matches!(outcome.unwrap_err(), Error::ReadBack { .. }));
+        assert!(first_mebibyte_is_zero(&medium.durable()));
+    }
+}
+
+#[test]
+fn a_stop_behind_the_last_write_clears_the_first_mebibyte_again() {
+    for step in [LastStep::Write, LastStep::Flush] {
+        let cancel = Cancel::new();
+        let stop = cancel.clone();
+        let (outcome, medium) = at_the_end(&cancel, move |at, _| {
+            if at == step {
+                stop.cancel();
+            }
+            Fault::None
+        });
+        let error = outcome.unwrap_err();
+        assert!(error.is_cancelled(), "{error}");
+        assert!(first_mebibyte_is_zero(&medium.durable()), "{step:?}");
+    }
+}
+
+#[test]
+fn an_image_that_cannot_be_taken_back_is_told() {
+    use LastStep::{Flush, ReadBack, Write};
+    // The read-back of the image fails, and then this step of the clearing too.
+    for (fails, says) in [
+        (Write, "write at byte 0 failed"),
+        (Flush, "flush at byte 0 failed"),
+        (ReadBack, "read-back at byte 0 failed"),
+    ] {
+        let (outcome, _) = at_the_end(&Cancel::new(), move |at, before| {
+            if (at == ReadBack && before == 0) || (at == fails && before == 1) {
+                Fault::Fail(EIO)
+            } else {
+                Fault::None
+            }
+        });
+        let error = outcome.unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("/dev/test: read-back at byte 0"), "{text}");
+        assert!(text.contains("may hold a complete image"), "{text}");
+        assert!(
+            text.ends_with(&format!("{says}: Input/output error (os error 5)")),
+            "{text}"
+        );
+        assert_eq!(error.kind(), ErrorKind::Retry);
+    }
+    // A medium that says it cleared and did not; and a stop is no stop then, but a failure.
+    let cancel = Cancel::new();
+    let stop = cancel.clone();
+    let (outcome, medium) = at_the_end(&cancel, move |at, before| {
+        stop.cancel();
+        if at == Write && before == 1 {
+            Fault::Ignore
+        } else {
+            Fault::None
+        }
+    });
+    let error = outcome.unwrap_err();
+    assert!(
+        error.to_string().contains("may hold a complete image"),
+        "{error}"
+    );
+    assert!(!error.is_cancelled(), "{error}");
+    assert!(!first_mebibyte_is_zero(&medium.content()));
 }

@@ -110,14 +110,8 @@ fn fetch(server: &Server, settings: &FetchSettings) -> slotd_image::Result<()> {
 fn a_server_of_the_configured_authority_is_trusted_with_its_certificate_and_token() {
     let authority = Authority::new();
     let (server, presented) = serve(&authority, 2020, |_, _| Reply::Content(published()));
-    let (certificate, key) = authority.issue("node-1", 2020);
-    let identity = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(identity.path(), certificate.pem() + &key.serialize_pem()).unwrap();
-    let settings = FetchSettings {
-        client_identity: Some(identity.path().to_owned()),
-        bearer_token: Some(Secret::new("hunter2")),
-        ..authority.settings()
-    };
+    let (mut settings, _identity) = with_identity(&authority, &[&server]);
+    settings.bearer_token = Some(Secret::new("hunter2"));
     fetch(&server, &settings).unwrap();
     assert_eq!(*presented.lock().unwrap(), [true]);
     assert_eq!(
@@ -126,22 +120,49 @@ fn a_server_of_the_configured_authority_is_trusted_with_its_certificate_and_toke
     );
 }
 
+/// Settings with a client certificate, and the file that it is in.
+fn with_identity(
+    authority: &Authority,
+    origins: &[&Server],
+) -> (FetchSettings, tempfile::NamedTempFile) {
+    let (certificate, key) = authority.issue("node-1", 2020);
+    let identity = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(identity.path(), certificate.pem() + &key.serialize_pem()).unwrap();
+    let origins = origins.iter().map(|server| server.url("").parse().unwrap());
+    let settings = FetchSettings {
+        origins: origins.collect(),
+        client_identity: Some(identity.path().to_owned()),
+        ..authority.settings()
+    };
+    (settings, identity)
+}
+
 #[test]
 fn the_client_certificate_is_not_presented_to_another_origin() {
     let authority = Authority::new();
     let (other, shown_to_other) = serve(&authority, 2020, |_, _| Reply::Content(published()));
     let elsewhere = other.url("/there");
     let (first, shown_to_first) = serve(&authority, 2020, move |_, _| Reply::To(elsewhere.clone()));
-    let (certificate, key) = authority.issue("node-1", 2020);
-    let identity = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(identity.path(), certificate.pem() + &key.serialize_pem()).unwrap();
-    let settings = FetchSettings {
-        client_identity: Some(identity.path().to_owned()),
-        ..authority.settings()
-    };
+    let (settings, _identity) = with_identity(&authority, &[&first, &other]);
     fetch(&first, &settings).unwrap();
     assert_eq!(*shown_to_first.lock().unwrap(), [true]);
     assert_eq!(*shown_to_other.lock().unwrap(), [false]);
+}
+
+#[test]
+fn the_client_certificate_is_not_presented_to_an_origin_that_is_not_listed() {
+    let authority = Authority::new();
+    let (listed, shown_to_listed) = serve(&authority, 2020, |_, _| Reply::Content(published()));
+    let back = listed.url("/there");
+    let (stranger, shown_to_stranger) =
+        serve(&authority, 2020, move |_, _| Reply::To(back.clone()));
+    let (settings, _identity) = with_identity(&authority, &[&listed]);
+    // Led back to the listed one by the stranger, it is not presented either.
+    fetch(&stranger, &settings).unwrap();
+    assert_eq!(*shown_to_stranger.lock().unwrap(), [false]);
+    assert_eq!(*shown_to_listed.lock().unwrap(), [false]);
+    fetch(&listed, &settings).unwrap();
+    assert_eq!(*shown_to_listed.lock().unwrap(), [false, true]);
 }
 
 #[test]

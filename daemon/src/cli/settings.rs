@@ -5,8 +5,16 @@ use super::error::CliError;
 use super::{print, print_json, table};
 use crate::config::Settings;
 
-/// Prints every value and where it came from.
+/// Prints every value and where it came from, and warnings on standard error.
 pub(super) fn show(settings: &Settings, output: OutputFormat) -> Result<(), CliError> {
+    for warning in settings.warnings() {
+        match output {
+            OutputFormat::Table => eprintln!("slotd: warning: {warning}"),
+            OutputFormat::Json => {
+                eprintln!("{}", serde_json::json!({"warning": {"message": warning}}));
+            }
+        }
+    }
     match output {
         OutputFormat::Json => print_json(&settings.shown()),
         OutputFormat::Table => {

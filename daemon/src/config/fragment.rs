@@ -2,86 +2,134 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de};
 use serde_saphyr::Spanned;
 use slotd_image::Secret;
 
 use super::scalar::{AutoPath, Bytes, FilePath, HttpProbe, LoaderChoice, Locator, Span, WebUrl};
 
-/// A value with the line it stands on.
-pub(super) type Leaf<T> = Option<Spanned<T>>;
-
-/// One configuration file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct Fragment {
-    pub(super) slots: Option<SlotsFragment>,
-    pub(super) loader: Leaf<LoaderChoice>,
-    pub(super) esp: Leaf<AutoPath>,
-    pub(super) state_directory: Leaf<FilePath>,
-    pub(super) version_key: Leaf<String>,
-    pub(super) trial: Option<TrialFragment>,
-    pub(super) boot: Option<BootFragment>,
-    pub(super) health: Option<HealthFragment>,
-    pub(super) fetch: Option<FetchFragment>,
-    pub(super) install: Option<InstallFragment>,
+/// What a file says of a key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum Leaf<T> {
+    /// Nothing.
+    #[default]
+    Absent,
+    /// `null` on this line: what earlier files said does not count.
+    Reset(u64),
+    /// A value, on this line.
+    Value(T, u64),
 }
 
-/// `slots:`
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct SlotsFragment {
-    pub(super) a: Leaf<Locator>,
-    pub(super) b: Leaf<Locator>,
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Leaf<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Spanned {
+            value, referenced, ..
+        } = Spanned::<Option<T>>::deserialize(deserializer)?;
+        match value {
+            Some(value) => Ok(Self::Value(value, referenced.line())),
+            // YAML takes it for null too, but a key above commented-out lines is not meant to change anything.
+            None if referenced.span().is_empty() => Err(de::Error::custom(
+                "the key has no value: write null to go back to the default, or take the key away",
+            )),
+            None => Ok(Self::Reset(referenced.line())),
+        }
+    }
 }
 
-/// `trial:`
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct TrialFragment {
-    pub(super) tries: Leaf<u32>,
-    pub(super) deadline: Leaf<Span>,
+/// Keys below one key.
+pub(super) trait Section: Default {
+    /// All of them reset by a `null` on this line in place of the section.
+    fn reset(line: u64) -> Self;
 }
 
-/// `boot:`
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct BootFragment {
-    pub(super) options: Leaf<String>,
-    pub(super) panic: Leaf<u32>,
+impl<T: Section> Leaf<T> {
+    /// What the file says of the keys in it.
+    pub(super) fn section(self) -> T {
+        match self {
+            Self::Absent => T::default(),
+            Self::Reset(line) => T::reset(line),
+            Self::Value(section, _) => section,
+        }
+    }
 }
 
-/// `health:`
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct HealthFragment {
-    pub(super) units: Leaf<Vec<String>>,
-    pub(super) http: Leaf<Vec<HttpProbe>>,
-    pub(super) script_timeout: Leaf<Span>,
-    pub(super) attempts: Leaf<u32>,
+macro_rules! sections {
+    ($($(#[$doc:meta])* $name:ident { $($key:ident: $kind:ty,)* })*) => { $(
+        $(#[$doc])*
+        #[derive(Debug, Default, Deserialize)]
+        #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+        pub(super) struct $name {
+            $(pub(super) $key: Leaf<$kind>,)*
+        }
+
+        impl Section for $name {
+            fn reset(line: u64) -> Self {
+                Self { $($key: Leaf::Reset(line),)* }
+            }
+        }
+    )* };
 }
 
-/// `fetch:`
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct FetchFragment {
-    pub(super) ca_bundle: Leaf<FilePath>,
-    pub(super) bearer_token_file: Leaf<FilePath>,
-    pub(super) headers: Option<BTreeMap<String, Spanned<Secret>>>,
-    pub(super) client_certificate: Leaf<FilePath>,
-    pub(super) proxy: Leaf<WebUrl>,
-    pub(super) connect_timeout: Leaf<Span>,
-    pub(super) idle_timeout: Leaf<Span>,
-    pub(super) deadline: Leaf<Span>,
-    pub(super) retries: Leaf<u32>,
-    pub(super) rate_limit: Leaf<Bytes>,
-    pub(super) window_limit: Leaf<Bytes>,
-}
+sections! {
+    /// One configuration file.
+    Fragment {
+        slots: SlotsFragment,
+        loader: LoaderChoice,
+        esp: AutoPath,
+        state_directory: FilePath,
+        version_key: String,
+        trial: TrialFragment,
+        boot: BootFragment,
+        health: HealthFragment,
+        fetch: FetchFragment,
+        install: InstallFragment,
+    }
 
-/// `install:`
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub(super) struct InstallFragment {
-    pub(super) require_agent: Leaf<bool>,
-    pub(super) require_checksum: Leaf<bool>,
+    /// `slots:`
+    SlotsFragment {
+        a: Locator,
+        b: Locator,
+    }
+
+    /// `trial:`
+    TrialFragment {
+        tries: u32,
+        deadline: Span,
+    }
+
+    /// `boot:`
+    BootFragment {
+        options: String,
+        panic: u32,
+    }
+
+    /// `health:`
+    HealthFragment {
+        units: Vec<String>,
+        http: Vec<HttpProbe>,
+        script_timeout: Span,
+        attempts: u32,
+    }
+
+    /// `fetch:`
+    FetchFragment {
+        ca_bundle: FilePath,
+        origins: Vec<slotd_image::Origin>,
+        bearer_token_file: FilePath,
+        headers: BTreeMap<String, Leaf<Secret>>,
+        client_certificate: FilePath,
+        proxy: WebUrl,
+        connect_timeout: Span,
+        idle_timeout: Span,
+        deadline: Span,
+        retries: u32,
+        rate_limit: Bytes,
+        window_limit: Bytes,
+    }
+
+    /// `install:`
+    InstallFragment {
+        require_agent: bool,
+        require_checksum: bool,
+    }
 }

@@ -5,7 +5,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use serde_saphyr::Spanned;
 use slotd_image::Secret;
 
 use super::fragment::{Fragment, Leaf};
@@ -20,6 +19,8 @@ pub enum Origin {
     Default,
     /// A line of a file.
     File(Arc<PathBuf>, u64),
+    /// slotd's own default, to which this line of a file went back.
+    Reset(Arc<PathBuf>, u64),
 }
 
 impl fmt::Display for Origin {
@@ -27,6 +28,7 @@ impl fmt::Display for Origin {
         match self {
             Self::Default => f.write_str("default"),
             Self::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Self::Reset(path, line) => write!(f, "{}:{line} (default)", path.display()),
         }
     }
 }
@@ -48,17 +50,19 @@ impl<T> Sourced<T> {
         }
     }
 
-    fn take(&mut self, leaf: Leaf<T>, file: &Arc<PathBuf>) {
-        if let Some(spanned) = leaf {
-            *self = sourced(spanned, file);
-        }
-    }
-}
-
-fn sourced<T>(spanned: Spanned<T>, file: &Arc<PathBuf>) -> Sourced<T> {
-    Sourced {
-        origin: Origin::File(Arc::clone(file), spanned.referenced.line()),
-        value: spanned.value,
+    /// Lays what a file says over what is there; `preset` is the default.
+    fn take<U: Into<T>>(&mut self, leaf: Leaf<U>, preset: Self, file: &Arc<PathBuf>) {
+        *self = match leaf {
+            Leaf::Absent => return,
+            Leaf::Reset(line) => Self {
+                value: preset.value,
+                origin: Origin::Reset(Arc::clone(file), line),
+            },
+            Leaf::Value(value, line) => Self {
+                value: value.into(),
+                origin: Origin::File(Arc::clone(file), line),
+            },
+        };
     }
 }
 
@@ -69,7 +73,7 @@ pub struct ShownValue {
     pub key: String,
     /// The value; a secret is `***`, and `null` is nothing.
     pub value: serde_json::Value,
-    /// `default`, or file and line.
+    /// `default`, or file and line; behind these ` (default)` where a `null` there went back to it.
     pub origin: String,
 }
 
@@ -91,8 +95,10 @@ pub(super) struct Merged {
     pub(super) script_timeout: Sourced<Span>,
     pub(super) attempts: Sourced<u32>,
     pub(super) ca_bundle: Sourced<Option<FilePath>>,
+    pub(super) origins: Sourced<Vec<slotd_image::Origin>>,
     pub(super) bearer_token_file: Sourced<Option<FilePath>>,
-    pub(super) headers: BTreeMap<String, Sourced<Secret>>,
+    /// `None` where one was taken away again.
+    pub(super) headers: BTreeMap<String, Sourced<Option<Secret>>>,
     pub(super) client_certificate: Sourced<Option<FilePath>>,
     pub(super) proxy: Sourced<Option<WebUrl>>,
     pub(super) connect_timeout: Sourced<Span>,
@@ -125,6 +131,7 @@ impl Default for Merged {
             script_timeout: seconds(60),
             attempts: Sourced::preset(1),
             ca_bundle: Sourced::preset(None),
+            origins: Sourced::preset(Vec::new()),
             bearer_token_file: Sourced::preset(None),
             headers: BTreeMap::new(),
             client_certificate: Sourced::preset(None),
@@ -141,60 +148,60 @@ impl Default for Merged {
     }
 }
 
-fn optional<T>(leaf: Leaf<T>) -> Leaf<Option<T>> {
-    leaf.map(|spanned| Spanned {
-        value: Some(spanned.value),
-        referenced: spanned.referenced,
-        defined: spanned.defined,
-    })
-}
-
 impl Merged {
-    /// Lays one file over what is there: each key that it has wins; maps are merged, lists replaced.
+    /// Lays one file over what is there: each key that it has wins; maps are merged, lists replaced, and `null` goes
+    /// back to the default, for a map in all of it.
     pub(super) fn take(&mut self, fragment: Fragment, file: &Path) {
         let file = &Arc::new(file.to_path_buf());
-        self.loader.take(fragment.loader, file);
-        self.esp.take(fragment.esp, file);
-        self.state_directory.take(fragment.state_directory, file);
-        self.version_key.take(fragment.version_key, file);
-        if let Some(slots) = fragment.slots {
-            self.slot_a.take(optional(slots.a), file);
-            self.slot_b.take(optional(slots.b), file);
+        let preset = Self::default();
+        let slots = fragment.slots.section();
+        let trial = fragment.trial.section();
+        let boot = fragment.boot.section();
+        let health = fragment.health.section();
+        let fetch = fragment.fetch.section();
+        let install = fragment.install.section();
+        self.take_headers(fetch.headers, file);
+        macro_rules! take {
+            ($($field:ident: $from:ident.$key:ident,)*) => {
+                $(self.$field.take($from.$key, preset.$field, file);)*
+            };
         }
-        if let Some(trial) = fragment.trial {
-            self.tries.take(trial.tries, file);
-            self.trial_deadline.take(trial.deadline, file);
+        take! {
+            slot_a: slots.a, slot_b: slots.b,
+            loader: fragment.loader, esp: fragment.esp,
+            state_directory: fragment.state_directory, version_key: fragment.version_key,
+            tries: trial.tries, trial_deadline: trial.deadline,
+            boot_options: boot.options, panic: boot.panic,
+            units: health.units, http: health.http,
+            script_timeout: health.script_timeout, attempts: health.attempts,
+            ca_bundle: fetch.ca_bundle, origins: fetch.origins,
+            bearer_token_file: fetch.bearer_token_file,
+            client_certificate: fetch.client_certificate, proxy: fetch.proxy,
+            connect_timeout: fetch.connect_timeout, idle_timeout: fetch.idle_timeout,
+            fetch_deadline: fetch.deadline, retries: fetch.retries,
+            rate_limit: fetch.rate_limit, window_limit: fetch.window_limit,
+            require_agent: install.require_agent, require_checksum: install.require_checksum,
         }
-        if let Some(boot) = fragment.boot {
-            self.boot_options.take(boot.options, file);
-            self.panic.take(boot.panic, file);
-        }
-        if let Some(health) = fragment.health {
-            self.units.take(health.units, file);
-            self.http.take(optional(health.http), file);
-            self.script_timeout.take(health.script_timeout, file);
-            self.attempts.take(health.attempts, file);
-        }
-        if let Some(fetch) = fragment.fetch {
-            self.ca_bundle.take(optional(fetch.ca_bundle), file);
-            self.bearer_token_file
-                .take(optional(fetch.bearer_token_file), file);
-            for (name, value) in fetch.headers.unwrap_or_default() {
-                self.headers.insert(name, sourced(value, file));
+    }
+
+    fn take_headers(&mut self, headers: Leaf<BTreeMap<String, Leaf<Secret>>>, file: &Arc<PathBuf>) {
+        match headers {
+            Leaf::Absent => {}
+            Leaf::Reset(line) => {
+                for header in self.headers.values_mut() {
+                    header.take(Leaf::<Secret>::Reset(line), Sourced::preset(None), file);
+                }
             }
-            self.client_certificate
-                .take(optional(fetch.client_certificate), file);
-            self.proxy.take(optional(fetch.proxy), file);
-            self.connect_timeout.take(fetch.connect_timeout, file);
-            self.idle_timeout.take(fetch.idle_timeout, file);
-            self.fetch_deadline.take(fetch.deadline, file);
-            self.retries.take(fetch.retries, file);
-            self.rate_limit.take(optional(fetch.rate_limit), file);
-            self.window_limit.take(fetch.window_limit, file);
-        }
-        if let Some(install) = fragment.install {
-            self.require_agent.take(install.require_agent, file);
-            self.require_checksum.take(install.require_checksum, file);
+            Leaf::Value(headers, _) => {
+                for (name, leaf) in headers {
+                    // Names of headers are equal whatever their case (RFC 9110, 5.1).
+                    self.headers
+                        .retain(|known, _| !known.eq_ignore_ascii_case(&name));
+                    let mut header = Sourced::preset(None);
+                    header.take(leaf, Sourced::preset(None), file);
+                    self.headers.insert(name, header);
+                }
+            }
         }
     }
 
@@ -220,12 +227,13 @@ impl Merged {
             "boot.options" boot_options, "boot.panic" panic,
             "health.units" units, "health.http" http,
             "health.scriptTimeout" script_timeout, "health.attempts" attempts,
-            "fetch.caBundle" ca_bundle, "fetch.bearerTokenFile" bearer_token_file,
+            "fetch.caBundle" ca_bundle, "fetch.origins" origins,
+            "fetch.bearerTokenFile" bearer_token_file,
         }
         for (name, value) in &self.headers {
             add(
                 &format!("fetch.headers.{name}"),
-                serde_json::Value::String("***".to_owned()),
+                value.value.shown(),
                 &value.origin,
             );
         }

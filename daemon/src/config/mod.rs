@@ -2,8 +2,10 @@
 //! merged with the place of each value ([`merged`]), and what the program works with ([`Settings`]).
 //!
 //! Read, later wins: `/usr/lib/slotd/config.yaml` (the image's), `/etc/slotd/config.yaml`, then
-//! `/etc/slotd/config.d/*.yaml` by name. Maps are merged key by key, lists are replaced. Everything has a default.
+//! `/etc/slotd/config.d/*.yaml` by name. Maps are merged key by key, lists are replaced, `null` goes back to the default.
+//! Everything has a default. What looks like one of these files and is not read is an error or a warning ([`files`]).
 
+mod files;
 mod fragment;
 mod merged;
 mod scalar;
@@ -41,11 +43,13 @@ pub enum ConfigError {
         /// What is wrong there.
         problem: String,
     },
-    /// A file of the fragments' folder that would be ignored, by its name.
-    #[error("{} would be ignored: fragments end in .yaml", path.display())]
+    /// A file that would be ignored, by its name.
+    #[error("{} would be ignored: {expected}", path.display())]
     Name {
         /// The file.
         path: PathBuf,
+        /// How it has to be called.
+        expected: &'static str,
     },
     /// A value that is wrong by itself or beside another.
     #[error("{origin}: {key}: {problem}")]
@@ -87,7 +91,8 @@ impl ConfigError {
 /// The first file or value that is wrong, with its place.
 pub fn load(root: &Path) -> Result<Settings, ConfigError> {
     let mut merged = Merged::default();
-    for path in files(root)? {
+    let files = files::find(root)?;
+    for path in files.read {
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             // Nothing there is fine; a link that leads nowhere hides what somebody wanted to say.
@@ -100,34 +105,7 @@ pub fn load(root: &Path) -> Result<Settings, ConfigError> {
         };
         merged.take(parse(&path, &text)?, &path);
     }
-    Settings::from_merged(merged)
-}
-
-fn files(root: &Path) -> Result<Vec<PathBuf>, ConfigError> {
-    let mut files = vec![
-        root.join("usr/lib/slotd/config.yaml"),
-        root.join("etc/slotd/config.yaml"),
-    ];
-    let folder = root.join("etc/slotd/config.d");
-    let entries = match std::fs::read_dir(&folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(files),
-        Err(error) => return Err(ConfigError::read(&folder, error)),
-    };
-    let mut fragments = Vec::new();
-    for entry in entries {
-        let path = entry
-            .map_err(|error| ConfigError::read(&folder, error))?
-            .path();
-        match path.extension().and_then(|extension| extension.to_str()) {
-            Some("yaml") => fragments.push(path),
-            Some("yml") => return Err(ConfigError::Name { path }),
-            _ => {}
-        }
-    }
-    fragments.sort();
-    files.append(&mut fragments);
-    Ok(files)
+    Settings::from_merged(merged, files.warnings)
 }
 
 fn parse(path: &Path, text: &str) -> Result<Fragment, ConfigError> {
@@ -161,7 +139,11 @@ fn with_key(message: &str, text: &str, line: u64) -> String {
     let key = usize::try_from(line)
         .ok()
         .and_then(|line| text.lines().nth(line.checked_sub(1)?))
-        .and_then(|line| line.split_once(':'))
+        // A colon within a word is none of a key, as in a URL.
+        .and_then(|line| {
+            line.split_once(": ")
+                .or(line.strip_suffix(':').map(|key| (key, "")))
+        })
         .map(|(key, _)| key.trim_start_matches(['-', ' ']).trim())
         .filter(|key| !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric()));
     match key {

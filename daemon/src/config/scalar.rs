@@ -298,6 +298,18 @@ impl Shown for FilePath {
     }
 }
 
+impl Shown for slotd_image::Secret {
+    fn shown(&self) -> serde_json::Value {
+        serde_json::Value::String("***".to_owned())
+    }
+}
+
+impl Shown for Vec<slotd_image::Origin> {
+    fn shown(&self) -> serde_json::Value {
+        self.iter().map(ToString::to_string).collect()
+    }
+}
+
 impl Shown for Vec<HttpProbe> {
     fn shown(&self) -> serde_json::Value {
         self.iter()

@@ -36,6 +36,7 @@ pub struct Settings {
     fetch: FetchSettings,
     bearer_token_file: Option<Sourced<PathBuf>>,
     shown: Vec<ShownValue>,
+    warnings: Vec<String>,
 }
 
 /// The values as `slotd config show` prints them: a proxy's password and headers are secrets.
@@ -75,8 +76,9 @@ pub struct InstallSettings {
 }
 
 impl Settings {
-    pub(super) fn from_merged(merged: Merged) -> Result<Self, ConfigError> {
+    pub(super) fn from_merged(merged: Merged, warnings: Vec<String>) -> Result<Self, ConfigError> {
         let shown = merged.shown();
+        credentials_have_origins(&merged)?;
         let slots = match (merged.slot_a.value, merged.slot_b.value) {
             (None, None) => SlotSettings::Auto,
             (Some(a), Some(b)) if a == b => {
@@ -170,11 +172,12 @@ impl Settings {
                 require_checksum: merged.require_checksum.value,
             },
             fetch: FetchSettings {
+                origins: merged.origins.value,
                 ca_bundle: merged.ca_bundle.value.map(|path| path.0),
                 headers: merged
                     .headers
                     .into_iter()
-                    .map(|(name, header)| (name, header.value))
+                    .filter_map(|(name, header)| Some((name, header.value?)))
                     .collect(),
                 client_identity: merged.client_certificate.value.map(|path| path.0),
                 proxy: merged.proxy.value.map(|url| url.0),
@@ -191,6 +194,7 @@ impl Settings {
                 origin: merged.bearer_token_file.origin,
             }),
             shown,
+            warnings,
         })
     }
 
@@ -219,4 +223,33 @@ impl Settings {
     pub fn shown(&self) -> &[ShownValue] {
         &self.shown
     }
+
+    /// What is not wrong, and not what somebody may think either: sentences for the log and `slotd config show`.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+}
+
+/// Credentials without origins could be sent nowhere.
+fn credentials_have_origins(merged: &Merged) -> Result<(), ConfigError> {
+    if !merged.origins.value.is_empty() {
+        return Ok(());
+    }
+    let (token, certificate) = (&merged.bearer_token_file, &merged.client_certificate);
+    let header = merged
+        .headers
+        .values()
+        .find(|header| header.value.is_some());
+    let (key, origin) = if token.value.is_some() {
+        ("fetch.bearerTokenFile", &token.origin)
+    } else if let Some(header) = header {
+        ("fetch.headers", &header.origin)
+    } else if certificate.value.is_some() {
+        ("fetch.clientCertificate", &certificate.origin)
+    } else {
+        return Ok(());
+    };
+    let problem = "fetch.origins is missing: list the only origins that it may be sent to, such as \
+                   https://updates.example.com";
+    Err(ConfigError::value(key, origin, problem))
 }

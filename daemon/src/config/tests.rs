@@ -1,3 +1,5 @@
+mod reset;
+
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -60,7 +62,7 @@ fn later_files_win_key_by_key_and_maps_are_merged() {
     let dir = root(&[
         (
             "usr/lib/slotd/config.yaml",
-            "trial:\n  tries: 2\n  deadline: 5m\nfetch:\n  headers:\n    X-One: vendor\n    X-Two: vendor\n",
+            "trial:\n  tries: 2\n  deadline: 5m\nfetch:\n  origins: ['https://h']\n  headers:\n    X-One: vendor\n    X-Two: vendor\n",
         ),
         (
             "etc/slotd/config.yaml",
@@ -169,16 +171,10 @@ fn values_that_cannot_work_are_errors_with_their_place() {
 }
 
 #[test]
-fn a_fragment_that_would_be_ignored_by_its_name_is_an_error() {
-    let said = refused(&[("etc/slotd/config.d/x.yml", "trial: {tries: 2}\n")]);
-    assert!(said.contains("x.yml would be ignored"), "{said}");
-}
-
-#[test]
 fn headers_are_never_shown() {
     let settings = settings(&[(
         "etc/slotd/config.yaml",
-        "fetch: {headers: {X-Key: hunter2}, proxy: 'http://me:hunter2@proxy:1'}\n",
+        "fetch: {origins: ['https://h'], headers: {X-Key: hunter2}, proxy: 'http://me:hunter2@proxy:1'}\n",
     )]);
     let shown = format!("{:?} {settings:?}", settings.shown());
     assert!(!shown.contains("hunter2"), "{shown}");
@@ -190,7 +186,10 @@ fn headers_are_never_shown() {
 fn a_bearer_token_is_read_when_it_is_used() {
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("token");
-    let text = format!("fetch: {{bearerTokenFile: {}}}\n", token.display());
+    let text = format!(
+        "fetch: {{origins: ['https://h'], bearerTokenFile: {}}}\n",
+        token.display()
+    );
     let settings = settings(&[("etc/slotd/config.yaml", &text)]);
     assert!(matches!(settings.fetch(), Err(ConfigError::Read { .. })));
     fs::write(&token, "first\n").unwrap();
@@ -203,4 +202,70 @@ fn a_bearer_token_is_read_when_it_is_used() {
         settings.fetch().unwrap().bearer_token.unwrap().expose(),
         "second"
     );
+}
+
+#[test]
+fn credentials_need_the_origins_that_they_belong_to() {
+    for (text, key) in [
+        (
+            "\nfetch: {bearerTokenFile: /etc/token}\n",
+            "fetch.bearerTokenFile",
+        ),
+        ("fetch:\n  headers: {X-Api-Key: hunter2}\n", "fetch.headers"),
+        (
+            "fetch:\n  clientCertificate: /etc/node.pem\n",
+            "fetch.clientCertificate",
+        ),
+        (
+            "fetch: {origins: [],\n  clientCertificate: /etc/node.pem}\n",
+            "fetch.clientCertificate",
+        ),
+    ] {
+        let said = refused(&[("etc/slotd/config.yaml", text)]);
+        let start = format!("etc/slotd/config.yaml:2: {key}: fetch.origins is missing");
+        assert!(said.starts_with(&start), "{text}: {said}");
+        assert!(!said.contains("hunter2"), "{said}");
+        let origins = "fetch: {origins: ['https://updates.example.com', 'https://[::1]:8443']}\n";
+        let with = settings(&[
+            ("etc/slotd/config.yaml", text),
+            ("etc/slotd/config.d/10-origins.yaml", origins),
+        ]);
+        let shown = with
+            .shown()
+            .iter()
+            .find(|shown| shown.key == "fetch.origins");
+        assert_eq!(
+            shown.unwrap().value,
+            serde_json::json!(["https://updates.example.com", "https://[::1]:8443"])
+        );
+    }
+    // None are needed where a credential was taken away again.
+    let taken = "fetch: {headers: {X-Api-Key: null}}\n";
+    settings(&[
+        (
+            "usr/lib/slotd/config.yaml",
+            "fetch: {headers: {X-Api-Key: hunter2}}\n",
+        ),
+        ("etc/slotd/config.yaml", taken),
+    ]);
+}
+
+#[test]
+fn what_is_no_origin_is_an_error_with_its_line() {
+    for wrong in [
+        "https://me:hunter2@updates.example.com",
+        "https://updates.example.com/hunter2",
+        "https://*.example.com",
+        "http://hunter2.example.com",
+        "hunter2",
+    ] {
+        let text = format!("fetch:\n  origins:\n  - https://updates.example.com\n  - {wrong}\n");
+        let said = refused(&[("etc/slotd/config.yaml", &text)]);
+        assert!(said.starts_with("etc/slotd/config.yaml:4: "), "{said}");
+        assert!(said.contains("not an origin"), "{said}");
+        assert!(
+            !said.contains("hunter2") && !said.contains("4: https: "),
+            "{said}"
+        );
+    }
 }

@@ -32,6 +32,9 @@ const STOP: Duration = Duration::from_secs(50);
 /// # Errors
 /// When it cannot be started, or its thread ended by itself; systemd starts it anew then.
 pub fn run(settings: &Settings) -> anyhow::Result<()> {
+    for warning in settings.warnings() {
+        warn!("{warning}");
+    }
     let machine = HostMachine::new(settings);
     let host = NodeHost::new(node_settings(settings), Arc::new(machine));
     let agent = AgentHandle::start(Arc::new(host))?;

@@ -147,7 +147,8 @@ impl<'a> Site<'a> {
 }
 
 /// Writes an opened image into a slot that the loader has forgotten, and reads it back. Durable when it returns; a
-/// crash or an error in the middle leaves a slot whose first MiB is zero, or one that was not touched.
+/// crash or an error in the middle leaves what [`slotd_image::write()`] says: a slot whose first MiB is zero, or one
+/// that was not touched.
 ///
 /// # Errors
 /// What went wrong, or that it was stopped.

@@ -114,15 +114,13 @@ impl Decoder {
         Ok((taken, made))
     }
 
-    /// The input is over: refuses what is not complete. `unframed` says that the end may be a
-    /// broken connection.
-    pub(crate) fn finish(&self, unframed: bool) -> Result<()> {
+    /// The input is over: refuses what is not complete.
+    pub(crate) fn finish(&self) -> Result<()> {
         let truncated = |problem: String| Error::Truncated {
             location: self.location.clone(),
             problem,
             published: self.published,
             expanded: self.expanded,
-            unframed,
         };
         match &self.packing {
             Packing::Zstd(frames) if !frames.at_boundary => Err(truncated(format!(
@@ -186,7 +184,7 @@ mod tests {
                 }
             }
         }
-        decoder.finish(false)?;
+        decoder.finish()?;
         assert_eq!(decoder.expanded(), expanded.len() as u64);
         Ok(expanded)
     }

@@ -47,6 +47,25 @@ impl Format {
 
 /// What content looks like that is no filesystem image, for the message that refuses it.
 pub(crate) fn describe(head: &[u8]) -> String {
+    if let Some(what) = foreign(head) {
+        return what;
+    }
+    if head.iter().all(|byte| *byte == 0) {
+        return format!("its first {} bytes are all zero", head.len());
+    }
+    let bytes: Vec<String> = head
+        .iter()
+        .take(16)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!(
+        "no ext2/3/4, erofs, squashfs, xfs, btrfs or f2fs superblock, it starts with the bytes {}",
+        bytes.join(" ")
+    )
+}
+
+/// What content plainly is that is no filesystem image, whatever may follow.
+pub(crate) fn foreign(head: &[u8]) -> Option<String> {
     let known: [(&[u8], &str); 9] = [
         (
             b"\x1f\x8b",
@@ -74,23 +93,22 @@ pub(crate) fn describe(head: &[u8]) -> String {
         (b"LUKS\xba\xbe", "it is an encrypted volume"),
     ];
     if let Some((_, what)) = known.iter().find(|(magic, _)| head.starts_with(magic)) {
-        return (*what).to_owned();
+        return Some((*what).to_owned());
     }
     let at = |offset: usize, magic: &[u8]| {
         head.get(offset..)
             .is_some_and(|rest| rest.starts_with(magic))
     };
     if at(512, b"EFI PART") || at(4096, b"EFI PART") {
-        return "it is a whole disk with a partition table; a slot takes one filesystem".to_owned();
+        return Some(
+            "it is a whole disk with a partition table; a slot takes one filesystem".to_owned(),
+        );
     }
     if at(257, b"ustar") {
-        return "it is a tar archive".to_owned();
+        return Some("it is a tar archive".to_owned());
     }
     if at(32769, b"CD001") {
-        return "it is a CD or DVD image".to_owned();
-    }
-    if head.iter().all(|byte| *byte == 0) {
-        return format!("its first {} bytes are all zero", head.len());
+        return Some("it is a CD or DVD image".to_owned());
     }
     let start = head.get(..head.len().min(64)).unwrap_or(head);
     let text = String::from_utf8_lossy(start);
@@ -102,18 +120,7 @@ pub(crate) fn describe(head: &[u8]) -> String {
         .split_whitespace()
         .collect::<Vec<_>>()
         .join(" ");
-    if line.len() >= 8 {
-        return format!("it starts with the text {line:?}");
-    }
-    let bytes: Vec<String> = start
-        .iter()
-        .take(16)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    format!(
-        "no ext2/3/4, erofs, squashfs, xfs, btrfs or f2fs superblock, it starts with the bytes {}",
-        bytes.join(" ")
-    )
+    (line.len() >= 8).then(|| format!("it starts with the text {line:?}"))
 }
 
 #[cfg(test)]

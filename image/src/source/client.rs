@@ -49,8 +49,11 @@ impl<'a> ClientCache<'a> {
             .is_some_and(|url| url.scheme() == "https");
         let needs = ClientNeeds {
             tls: trail.url().scheme() == "https" || proxy_uses_tls,
-            identity: trail.may_carry_credentials(),
+            identity: trail.withholds().is_none(),
         };
+        if trail.withholds().is_none() {
+            keep_from_proxy(self.settings, trail)?;
+        }
         if let Some((made_for, client)) = &self.last
             && *made_for == needs
         {
@@ -60,6 +63,28 @@ impl<'a> ClientCache<'a> {
         self.last = Some((needs, client.clone()));
         Ok(client)
     }
+}
+
+/// Refuses to send credentials to where `trail` stands through a proxy that would get to see them.
+fn keep_from_proxy(settings: &FetchSettings, trail: &Trail) -> Result<()> {
+    let Some(proxy) = settings
+        .proxy
+        .as_ref()
+        .filter(|_| settings.has_credentials())
+    else {
+        return Ok(());
+    };
+    if trail.url().scheme() == "http" {
+        let problem = "it would read the credentials that plain http carries".to_owned();
+        return Err(refuse("proxy", problem, None));
+    }
+    // One set of certificates serves both handshakes, with the proxy and through it.
+    let listed = settings.origins.iter().any(|origin| origin.covers(proxy));
+    if proxy.scheme() == "https" && settings.client_identity.is_some() && !listed {
+        let problem = "the client certificate would be presented to it too, and its origin is not in fetch.origins";
+        return Err(refuse("proxy", problem.to_owned(), None));
+    }
+    Ok(())
 }
 
 fn build(settings: &FetchSettings, needs: ClientNeeds) -> Result<Client> {
@@ -116,7 +141,7 @@ fn build(settings: &FetchSettings, needs: ClientNeeds) -> Result<Client> {
     })
 }
 
-/// What belongs to the origin of the image's URL and goes nowhere else.
+/// What belongs to the configured origins and goes nowhere else.
 pub(super) fn credentials(settings: &FetchSettings) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     for (name, value) in &settings.headers {
@@ -204,6 +229,70 @@ mod tests {
                 .to_string()
                 .contains("\"Range\" cannot be set")
         );
+    }
+
+    type Change = fn(&mut FetchSettings);
+
+    #[test]
+    fn no_proxy_gets_to_see_credentials() {
+        let header = |settings: &mut FetchSettings| {
+            settings.headers = vec![("X-Api-Key".to_owned(), Secret::new("hunter2"))];
+        };
+        let identity = |settings: &mut FetchSettings| {
+            settings.client_identity = Some("/nowhere/node.pem".into());
+        };
+        let nothing = |_: &mut FetchSettings| ();
+        let cases: [(&str, &str, Change, bool); 8] = [
+            ("http://localhost/i", "http://proxy:3128", header, false),
+            ("http://localhost/i", "https://proxy:3128", header, false),
+            ("http://localhost/i", "http://proxy:3128", nothing, true),
+            (
+                "https://updates.example/i",
+                "http://proxy:3128",
+                header,
+                true,
+            ),
+            (
+                "https://updates.example/i",
+                "https://proxy:3128",
+                header,
+                true,
+            ),
+            (
+                "https://updates.example/i",
+                "http://proxy:3128",
+                identity,
+                true,
+            ),
+            (
+                "https://updates.example/i",
+                "https://proxy:3128",
+                identity,
+                false,
+            ),
+            (
+                "https://updates.example/i",
+                "https://listed:3128",
+                identity,
+                true,
+            ),
+        ];
+        for (url, proxy, credentials, allowed) in cases {
+            let origins = [
+                "http://localhost",
+                "https://updates.example",
+                "https://listed:3128",
+            ];
+            let mut settings = FetchSettings {
+                origins: origins.map(|origin| origin.parse().unwrap()).to_vec(),
+                proxy: Some(proxy.parse().unwrap()),
+                ..Default::default()
+            };
+            credentials(&mut settings);
+            let trail = Trail::new(&url.parse().unwrap(), true, &settings.origins).unwrap();
+            let kept = keep_from_proxy(&settings, &trail);
+            assert_eq!(kept.is_ok(), allowed, "{url} {proxy} {kept:?}");
+        }
     }
 
     #[test]

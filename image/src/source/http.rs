@@ -39,6 +39,8 @@ pub(super) struct HttpBody {
     response: Response,
     url: String,
     total: Option<u64>,
+    /// Whether the answer says where it ends.
+    end_is_marked: bool,
     received: u64,
     limits: Limits,
     throttle: Throttle,
@@ -58,7 +60,7 @@ impl HttpBody {
             idle: settings.idle_timeout,
             deadline,
         };
-        let trail = Trail::new(url, protected)?;
+        let trail = Trail::new(url, protected, &settings.origins)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -75,12 +77,14 @@ impl HttpBody {
             }
         };
         let total = response.content_length();
+        let end_is_marked = total.is_some() || is_chunked(&response);
         let throttle = Throttle::new(settings.rate_limit, Instant::now());
         Ok(Self {
             runtime: Some(runtime),
             response,
             url,
             total,
+            end_is_marked,
             received: 0,
             limits,
             throttle,
@@ -136,7 +140,7 @@ impl Published for HttpBody {
     }
 
     fn may_end_early(&self) -> bool {
-        self.total.is_none()
+        !self.end_is_marked
     }
 }
 
@@ -155,8 +159,10 @@ async fn ask(
             .get(&trail)?
             .get(trail.url().clone())
             .header(header::ACCEPT_ENCODING, "identity");
-        if trail.may_carry_credentials() {
-            request = request.headers(client::credentials(settings)?);
+        match trail.withholds() {
+            None => request = request.headers(client::credentials(settings)?),
+            Some(why) if settings.has_credentials() => tracing::info!(%url, "{why}"),
+            Some(_) => {}
         }
         // The connection has its own limit inside; the answer may be idle for so long after it.
         let patience = limits.connect.saturating_add(limits.idle);
@@ -179,14 +185,35 @@ async fn ask(
                 trail.follow(location)?;
                 tracing::debug!(to = %shown(trail.url()), "redirected");
             }
-            _ => return Err(refused(url, &response)),
+            _ => {
+                let withheld = trail.withholds().filter(|_| settings.has_credentials());
+                return Err(refused(url, &response, withheld));
+            }
         }
     }
 }
 
+/// Whether the body comes in chunks, the last of which is marked (RFC 9112, 6.3: where another coding is the last one,
+/// the end of the connection is the end).
+fn is_chunked(response: &Response) -> bool {
+    response
+        .headers()
+        .get_all(header::TRANSFER_ENCODING)
+        .iter()
+        .next_back()
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.rsplit(',').next())
+        .is_some_and(|coding| coding.trim().eq_ignore_ascii_case("chunked"))
+}
+
 /// The error for a final answer that is no image.
-fn refused(url: String, response: &Response) -> Error {
+fn refused(url: String, response: &Response, withheld: Option<&'static str>) -> Error {
     let status = response.status();
+    // Some servers hide what somebody without credentials may not see.
+    let asks_for_credentials = matches!(
+        status,
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND
+    );
     let temporary = status.is_server_error()
         || matches!(
             status,
@@ -203,6 +230,7 @@ fn refused(url: String, response: &Response) -> Error {
         status: status.to_string(),
         temporary,
         retry_after,
+        withheld: withheld.filter(|_| asks_for_credentials),
     }
 }
 

@@ -4,6 +4,7 @@ mod client;
 mod descriptor;
 mod failure;
 mod http;
+mod origin;
 mod redirect;
 mod throttle;
 
@@ -19,6 +20,8 @@ use url::Url;
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::settings::FetchSettings;
+
+pub use origin::Origin;
 
 /// Where an image comes from.
 pub enum ImageSource {

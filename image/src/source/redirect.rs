@@ -5,7 +5,7 @@
 
 use url::Url;
 
-use super::shown;
+use super::{Origin, shown};
 use crate::error::{Error, Result};
 
 /// How many redirects are followed; browsers stop at twice as many.
@@ -19,26 +19,30 @@ pub(super) struct Trail {
     visited: Vec<Url>,
     /// Whether it never left the origin of the first URL.
     trusted: bool,
+    /// Whether configured credentials belong to that origin.
+    listed: bool,
     protected: bool,
 }
 
 impl Trail {
-    /// Starts at `url`. `protected` says that a checksum binds the content.
+    /// Starts at `url`. `protected` says that a checksum binds the content; configured credentials belong to
+    /// `origins`.
     ///
     /// # Errors
     ///
     /// [`Error::Unprotected`] for plain http without a checksum.
-    pub(super) fn new(url: &Url, protected: bool) -> Result<Self> {
-        let mut url = url.clone();
-        url.set_fragment(None);
+    pub(super) fn new(url: &Url, protected: bool, origins: &[Origin]) -> Result<Self> {
+        let mut start = url.clone();
+        start.set_fragment(None);
         if url.scheme() != "https" && !protected {
-            return Err(Error::Unprotected { url: shown(&url) });
+            return Err(Error::Unprotected { url: shown(url) });
         }
         Ok(Self {
-            first: url.clone(),
-            visited: vec![url.clone()],
-            url,
+            first: start.clone(),
+            visited: vec![start.clone()],
+            url: start,
             trusted: true,
+            listed: origins.iter().any(|origin| origin.covers(url)),
             protected,
         })
     }
@@ -47,11 +51,17 @@ impl Trail {
         &self.url
     }
 
-    /// Whether headers, token, user and client certificate may be sent: only while every step so
-    /// far stayed on the first origin. A redirect back does not restore them, since where it leads
-    /// was chosen by another server.
-    pub(super) fn may_carry_credentials(&self) -> bool {
-        self.trusted
+    /// Why configured headers, token and client certificate may not be sent, or `None` where they may: only to an
+    /// origin that they belong to, and only while every step so far stayed there. A redirect to another such origin
+    /// does not take them along, and one back does not restore them, since where it leads was chosen by a server.
+    pub(super) fn withholds(&self) -> Option<&'static str> {
+        if !self.listed {
+            Some("no credentials were sent: its origin is not in fetch.origins")
+        } else if !self.trusted {
+            Some("no credentials were sent: a redirect led here from another origin")
+        } else {
+            None
+        }
     }
 
     /// Follows a `Location` header.
@@ -115,37 +125,56 @@ mod tests {
     use super::*;
 
     fn trail(url: &str) -> Trail {
-        Trail::new(&Url::parse(url).unwrap(), true).unwrap()
+        let origins = [
+            "https://one.example",
+            "https://two.example",
+            "http://localhost",
+        ];
+        let origins = origins.map(|origin| origin.parse().unwrap());
+        Trail::new(&Url::parse(url).unwrap(), true, &origins).unwrap()
     }
 
     #[test]
     fn credentials_stay_on_the_first_origin_and_never_come_back() {
         let mut trail = trail("https://me:pw@one.example/a");
         trail.follow("/b").unwrap();
-        assert!(trail.may_carry_credentials());
+        assert_eq!(trail.withholds(), None);
         assert_eq!(trail.url().as_str(), "https://me:pw@one.example/b");
         trail.follow("https://two.example/c").unwrap();
-        assert!(!trail.may_carry_credentials());
+        assert!(trail.withholds().is_some());
         assert_eq!(trail.url().as_str(), "https://two.example/c");
         trail.follow("https://one.example/d").unwrap();
-        assert!(!trail.may_carry_credentials());
+        assert!(trail.withholds().is_some());
         assert_eq!(trail.url().as_str(), "https://one.example/d");
     }
 
     #[test]
     fn another_port_or_scheme_is_another_origin() {
         for to in [
-            "https://one.example:8443/",
-            "https://one.example/",
-            "http://one.example:81/",
+            "https://localhost/",
+            "http://localhost:81/",
+            "http://127.0.0.1/",
         ] {
-            let mut trail = trail("http://one.example/a");
+            let mut trail = trail("http://localhost/a");
+            assert_eq!(trail.withholds(), None);
             trail.follow(to).unwrap();
-            assert!(!trail.may_carry_credentials(), "{to}");
+            assert!(trail.withholds().is_some(), "{to}");
         }
         let mut same = trail("https://one.example/a");
         same.follow("https://one.example:443/b").unwrap();
-        assert!(same.may_carry_credentials());
+        assert_eq!(same.withholds(), None);
+    }
+
+    #[test]
+    fn an_origin_that_is_not_listed_gets_no_credentials_but_the_user_of_its_url() {
+        let mut trail = trail("https://me:pw@three.example/a");
+        assert!(trail.withholds().is_some());
+        trail.follow("/b").unwrap();
+        assert!(trail.withholds().is_some());
+        assert_eq!(trail.url().as_str(), "https://me:pw@three.example/b");
+        // Nor is it able to spend them elsewhere.
+        trail.follow("https://one.example/c").unwrap();
+        assert!(trail.withholds().is_some());
     }
 
     #[test]
@@ -171,7 +200,7 @@ mod tests {
     fn plain_http_needs_a_checksum_also_behind_a_redirect() {
         let url = Url::parse("http://one.example/").unwrap();
         assert!(matches!(
-            Trail::new(&url, false),
+            Trail::new(&url, false, &[]),
             Err(Error::Unprotected { .. })
         ));
     }

@@ -17,6 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 
+use super::head;
 use super::meter::Meter;
 use super::pieces::{self, Piece, Tail, Writer, Written};
 use super::readback::ReadBack;
@@ -43,29 +44,38 @@ const READ_BACK_LAG: usize = 1024;
 
 /// What came through the threads.
 struct Transferred {
-    published: (Checksum, u64),
+    published: Published,
     expanded: (Checksum, u64),
     head: Arc<Piece>,
     tail: Tail,
 }
 
-/// Runs one attempt to its end. See [`write`](super::write()) for what it leaves behind.
+/// Digest and length of a published file.
+pub(super) type Published = (Checksum, u64);
+
+/// Runs one attempt to its end. See [`write`](super::write()) for what it leaves behind. `earlier` is what the attempt
+/// before this one got and found wrong.
 pub(super) fn run(
     stream: ImageStream,
     medium: &dyn Medium,
     expectation: &Expectation,
     capacity: u64,
+    earlier: &mut Option<Published>,
     cancel: &Cancel,
     meter: &Meter,
 ) -> Result<WriteReport> {
-    let info = stream.info.clone();
+    let (info, end) = (stream.info.clone(), stream.unpacker.end());
     let sizes = Sizes {
         location: &info.location,
         expected: expectation.size,
         capacity,
     };
     let transferred = transfer(stream, medium, sizes, cancel, meter)?;
-    let matched = judge(&info, expectation, sizes, &transferred)?;
+    let matched = judge(&info, expectation, sizes, &transferred).map_err(|error| {
+        // The same bytes twice are what the server has: no connection breaks at one place by chance.
+        let same = earlier.replace(transferred.published) == Some(transferred.published);
+        if same { error } else { end.blame(error) }
+    })?;
     let Transferred {
         published,
         expanded,
@@ -74,13 +84,8 @@ pub(super) fn run(
     } = transferred;
 
     // The last write: from here on the slot holds an image.
-    let block = head.block();
-    let written = Written::of(head.offset, block);
     cancel.check()?;
-    pieces::write_at(medium, block, head.offset)?;
-    meter.add_written(head.length as u64);
-    pieces::flush(medium, head.offset)?;
-    ReadBack::new(medium, cancel, meter).check(written)?;
+    head::complete(medium, &head, cancel, meter).map_err(|error| head::take_back(medium, error))?;
 
     Ok(WriteReport {
         published: published.0,
@@ -88,7 +93,7 @@ pub(super) fn run(
         expanded: expanded.0,
         expanded_size: expanded.1,
         matched,
-        written: tail.written.saturating_add(block.len() as u64),
+        written: tail.written.saturating_add(head.padded as u64),
         zeroed: tail.zeroed,
         elapsed: Duration::ZERO,
     })
@@ -296,7 +301,6 @@ fn judge(
             ),
             published: transferred.published.1,
             expanded: size,
-            unframed: false,
         });
     }
     sizes.check_exact("expanded image", size)?;

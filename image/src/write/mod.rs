@@ -1,6 +1,7 @@
 //! From an opened image to bytes that were read back from the medium.
 
 mod attempt;
+mod head;
 mod meter;
 mod pieces;
 mod readback;
@@ -20,6 +21,7 @@ use crate::medium::WriteTarget;
 use crate::open::{OpenedImage, Reconnect};
 use crate::settings::Expectation;
 use crate::stream::ImageStream;
+use attempt::Published;
 use meter::{Meter, Pace};
 
 /// How often progress is told, at most.
@@ -66,13 +68,17 @@ pub struct WriteReport {
 /// digests matched. When this returns with a report, the whole image is durable. When it returns
 /// with an error, or after a crash at any moment before that, the target's first MiB is zero (or,
 /// for a crash during its own write, torn) and what follows is any mixture of old and new: no
-/// error leaves a complete image.
+/// error leaves a complete image. An error or a stop behind the write of the first MiB clears it
+/// again, durably; a crash just then can leave the image, which nobody was told of as written.
+/// Two errors say themselves that the first MiB may hold something: one of the device at its
+/// first clearing, before which nothing was touched, and [`Error::NotTakenBack`].
 ///
 /// An image whose length is no multiple of the device's block is filled up with zeros to the next
 /// one. Whatever the target holds beyond that stays as it is.
 ///
 /// A connection that breaks starts the transfer again from the first byte, within the limits of
-/// the settings given to [`open`](crate::open()); an error of the device is final. `events` is called
+/// the settings given to [`open`](crate::open()); so does content that is wrong where the server
+/// marked no end of it. An error of the device is final. `events` is called
 /// on the calling thread.
 ///
 /// # Errors
@@ -89,9 +95,10 @@ pub fn write(
     let started = Instant::now();
     let (mut stream, mut reconnect) = opened.into_parts();
     reconnect.narrow(expectation, target.capacity())?;
+    let mut earlier = None;
     loop {
         events(Event::Opened(stream.info.clone()));
-        match run_attempt(stream, target, &reconnect, cancel, events) {
+        match run_attempt(stream, target, &reconnect, &mut earlier, cancel, events) {
             Ok(mut report) => {
                 report.elapsed = started.elapsed();
                 tracing::info!(
@@ -125,6 +132,7 @@ fn run_attempt(
     stream: ImageStream,
     target: &WriteTarget,
     reconnect: &Reconnect,
+    earlier: &mut Option<Published>,
     cancel: &Cancel,
     events: &dyn Fn(Event),
 ) -> Result<WriteReport> {
@@ -137,7 +145,15 @@ fn run_attempt(
         let worker = thread::Builder::new()
             .name("image-write".to_owned())
             .spawn_scoped(scope, move || {
-                let outcome = attempt::run(stream, medium, expectation, capacity, cancel, meter);
+                let outcome = attempt::run(
+                    stream,
+                    medium,
+                    expectation,
+                    capacity,
+                    earlier,
+                    cancel,
+                    meter,
+                );
                 drop(finished);
                 outcome
             });
@@ -147,9 +163,8 @@ fn run_attempt(
         }
         pace.tell(meter, events);
         worker.join().unwrap_or_else(|_| {
-            Err(Error::Internal {
-                what: "the writing thread panicked".to_owned(),
-            })
+            let what = "the writing thread panicked".to_owned();
+            Err(head::take_back(medium, Error::Internal { what }))
         })
     })
 }

@@ -80,6 +80,11 @@ impl TestMedium {
         self.content()[..super::MIB].iter().any(|byte| *byte != 0)
     }
 
+    /// What a cut now would leave, if it lost all unflushed writes.
+    pub fn durable(&self) -> Vec<u8> {
+        self.state.lock().unwrap().durable.clone()
+    }
+
     /// After how many calls a cut would have left something in the first MiB, be it that all
     /// unflushed writes were lost or that all of them arrived.
     pub fn cuts_with_an_image(&self) -> usize {

@@ -5,6 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use slotd_image::ImageSource;
 use url::Url;
@@ -43,6 +44,8 @@ pub enum Reply {
     To(String),
     /// Exactly these bytes.
     Bytes(Vec<u8>),
+    /// Exactly these bytes, then a reset instead of an end.
+    Reset(Vec<u8>),
     /// Nothing at all while the connection stays.
     Silence,
 }
@@ -92,7 +95,12 @@ impl Server {
                     let raw = stream.try_clone().unwrap();
                     if let Some(stream) = accept(stream) {
                         // A client that hangs up is no fault of the test.
-                        let _ = serve(stream, &log, &*handler, &stop);
+                        if let Ok(End::Reset) = serve(stream, &log, &*handler, &stop) {
+                            // Closing a socket that lingers for no time resets it: socket(7).
+                            let none = Some(Duration::ZERO);
+                            rustix::net::sockopt::set_socket_linger(&raw, none).unwrap();
+                            return;
+                        }
                     }
                     let _ = raw.shutdown(Shutdown::Both);
                 });
@@ -136,12 +144,18 @@ impl Drop for Server {
     }
 }
 
+/// How a connection ends.
+enum End {
+    Closed,
+    Reset,
+}
+
 fn serve(
     mut stream: Box<dyn Stream>,
     log: &Mutex<Vec<Request>>,
     handler: &(dyn Fn(usize, &Request) -> Reply + Send + Sync),
     closing: &AtomicBool,
-) -> std::io::Result<()> {
+) -> std::io::Result<End> {
     let request = read_request(&mut stream)?;
     let number = {
         let mut log = log.lock().unwrap();
@@ -153,7 +167,7 @@ fn serve(
     };
     let wait = || {
         while !closing.load(Ordering::SeqCst) {
-            thread::park_timeout(std::time::Duration::from_millis(20));
+            thread::park_timeout(Duration::from_millis(20));
         }
     };
     match handler(number, &request) {
@@ -187,9 +201,15 @@ fn serve(
             stream.write_all(text.as_bytes())?;
         }
         Reply::Bytes(bytes) => stream.write_all(&bytes)?,
+        Reply::Reset(bytes) => {
+            stream.write_all(&bytes)?;
+            stream.flush()?;
+            return Ok(End::Reset);
+        }
         Reply::Silence => wait(),
     }
-    stream.flush()
+    stream.flush()?;
+    Ok(End::Closed)
 }
 
 fn read_request(stream: &mut Box<dyn Stream>) -> std::io::Result<Request> {
