@@ -216,11 +216,11 @@ fn blind(record: &Record, seen: &Observation) -> bool {
     };
     match record.phase() {
         // Without the loader's data there is no proof that the image is there.
-        Phase::Activating if record.at == Point::Arm && seen.loader.is_none() => true,
+        Phase::Activating if record.at == Point::Arm && seen.world.loader.is_none() => true,
         // Another boot of the old slot: what became of the trial is in the loader's data only.
         Phase::Activating | Phase::Confirming => {
-            seen.booted != Some(upgrade.target)
-                && (seen.loader.is_none() || seen.booted.is_none())
+            seen.world.booted != Some(upgrade.target)
+                && (seen.world.loader.is_none() || seen.world.booted.is_none())
                 && read::rebooted(upgrade, seen)
         }
         _ => false,
@@ -230,8 +230,12 @@ fn blind(record: &Record, seen: &Observation) -> bool {
 /// What is due at rest.
 fn rest(record: &Record, seen: &Observation) -> Command {
     // First: a history that cannot be written must not keep a proven boot under the guards of a trial.
-    let proven = seen.booted.and_then(|slot| seen.proven(slot)).is_some();
-    if proven && !seen.settled {
+    let proven = seen
+        .world
+        .booted
+        .and_then(|slot| seen.world.proven(slot))
+        .is_some();
+    if proven && !seen.world.settled {
         return Command::Settle;
     }
     if let Some(ended) = record.unreported.first() {
@@ -239,8 +243,8 @@ fn rest(record: &Record, seen: &Observation) -> Command {
     }
     // A trial that nobody remembers could hide behind unreadable loader data: that this boot is none is never
     // said before they were read, however late that is.
-    if seen.loader.is_none() {
-        let early = seen.uptime < seen.limits.trial_deadline;
+    if seen.world.loader.is_none() {
+        let early = seen.world.uptime < seen.limits.trial_deadline;
         return Command::Wait {
             seconds: if early { 30 } else { 300 },
         };
@@ -265,7 +269,7 @@ fn command(record: &Record, seen: &Observation) -> Command {
         // Kept as staged first; the next step activates.
         Point::Staged if read::activates(upgrade, seen) => Command::Wait { seconds: 0 },
         Point::Staged => Command::Rest,
-        Point::Arm => match seen.staged_for(upgrade) {
+        Point::Arm => match seen.world.staged_for(upgrade) {
             Some(proof) => Command::Arm(proof),
             // The loader's data cannot be read now; without the proof nothing is armed.
             None => Command::Wait {

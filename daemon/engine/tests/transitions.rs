@@ -32,10 +32,10 @@ fn record(at: Point) -> Record {
 
 fn world(booted: Slot, target: SlotState, boot: u32) -> Observation {
     let mut seen = Node::new(Nature::Healthy).observe();
-    seen.booted = Some(booted);
-    seen.loader = Some([SlotState::Good, target]);
-    seen.boot_id = format!("boot-{boot}");
-    seen.staged = (target != SlotState::Good).then(|| (Slot::B, digest(2)));
+    seen.world.booted = Some(booted);
+    seen.world.loader = Some([SlotState::Good, target]);
+    seen.world.boot_id = format!("boot-{boot}");
+    seen.world.staged = (target != SlotState::Good).then(|| (Slot::B, digest(2)));
     seen
 }
 
@@ -128,14 +128,14 @@ fn a_trial_boot_without_any_record_is_adopted() {
 fn a_boot_whose_loader_data_cannot_be_read_is_looked_at_again_however_late() {
     for uptime in [0, 599, 600, 100_000] {
         let mut seen = world(Slot::B, TRIAL, 2);
-        seen.loader = None;
-        seen.uptime = uptime;
+        seen.world.loader = None;
+        seen.world.uptime = uptime;
         let step = next(&Record::default(), &seen, None);
         assert!(
             matches!(step.command, Command::Wait { .. }),
             "{uptime}: {step:?}"
         );
-        seen.loader = world(Slot::B, TRIAL, 2).loader;
+        seen.world.loader = world(Slot::B, TRIAL, 2).world.loader;
         assert_eq!(
             next(&Record::default(), &seen, None).record.at,
             Point::Check
@@ -167,7 +167,7 @@ fn an_unhealthy_trial_without_a_good_slot_to_go_back_to_stays() {
     let mut checking = record(Point::Check);
     checking.upgrade.as_mut().unwrap().boot_id = Some("boot-2".to_owned());
     let mut seen = world(Slot::B, TRIAL, 2);
-    seen.loader = Some([SlotState::Bad, TRIAL]);
+    seen.world.loader = Some([SlotState::Bad, TRIAL]);
     let verdict = Outcome::Verdict(Verdict::Unhealthy {
         check: "web".into(),
         output: "x".into(),
@@ -239,11 +239,11 @@ fn a_staged_image_survives_a_restart_while_its_marker_matches() {
     let staged = record(Point::Staged);
     let mut seen = world(Slot::A, SlotState::Empty, 2);
     assert_eq!(step(&staged, &seen), (Point::Staged, Command::Rest));
-    seen.staged = Some((Slot::B, digest(9)));
+    seen.world.staged = Some((Slot::B, digest(9)));
     assert_eq!(step(&staged, &seen).0, Point::Failed);
-    seen.staged = None;
+    seen.world.staged = None;
     assert_eq!(step(&staged, &seen).0, Point::Failed);
-    seen.loader = None;
+    seen.world.loader = None;
     assert_eq!(
         step(&staged, &seen).0,
         Point::Staged,
@@ -254,7 +254,7 @@ fn a_staged_image_survives_a_restart_while_its_marker_matches() {
 #[test]
 fn nothing_is_written_while_the_running_slot_is_unproven() {
     let mut seen = world(Slot::A, SlotState::Empty, 1);
-    seen.loader = Some([SlotState::Bad, SlotState::Good]);
+    seen.world.loader = Some([SlotState::Bad, SlotState::Good]);
     seen.request = Some(Request::Install(request(false)));
     let refused = next(&Record::default(), &seen, None);
     assert_eq!(refused.record.at, Point::Failed);
@@ -262,7 +262,7 @@ fn nothing_is_written_while_the_running_slot_is_unproven() {
         refused.record.last.unwrap().failure.unwrap().kind,
         ErrorKind::Unsafe
     );
-    seen.booted = None;
+    seen.world.booted = None;
     assert_eq!(step(&Record::default(), &seen).0, Point::Failed);
 }
 
@@ -270,7 +270,7 @@ fn nothing_is_written_while_the_running_slot_is_unproven() {
 fn an_old_slot_whose_loader_cannot_be_read_is_neither_rebooted_nor_judged() {
     for at in [Point::Restart, Point::GiveUp, Point::Return] {
         let mut seen = world(Slot::A, TRIAL, 3);
-        seen.loader = None;
+        seen.world.loader = None;
         let (to, command) = step(&record(at), &seen);
         assert_eq!(to, at);
         assert!(
@@ -402,7 +402,7 @@ fn checks_that_cannot_run_are_tried_until_the_deadline_and_then_count_as_late() 
     let broken = Outcome::Failed(Failure::new(ErrorKind::Bug, "systemd-run is missing"));
     let again = next(&checking, &seen, Some(&broken));
     assert!(matches!(again.command, Command::Wait { .. }));
-    seen.uptime = 600;
+    seen.world.uptime = 600;
     let late = next(&again.record, &seen, Some(&Outcome::Waited));
     assert_eq!(late.record.at, Point::GiveUp);
     let reason = &late.record.upgrade.unwrap().failure.unwrap().reason;
@@ -432,7 +432,7 @@ fn a_writer_that_answers_without_an_image_is_not_believed() {
 #[test]
 fn giving_a_trial_up_from_the_old_slot_never_reboots_even_when_the_loader_cannot_be_read() {
     let mut seen = world(Slot::A, TRIAL, 3);
-    seen.loader = None;
+    seen.world.loader = None;
     let after = next(&record(Point::GiveUp), &seen, Some(&Outcome::Done));
     assert_eq!(after.record.at, Point::GiveUp);
     assert!(

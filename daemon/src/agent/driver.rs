@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slotd_engine::{Command, Failure, Observation, Outcome, Record, Request, Verdict, next};
+use slotd_engine::{Command, Failure, Observation, Outcome, Record, Request, Verdict, World, next};
 use slotd_image::Cancel;
 
-use super::host::{Trouble, World};
+use super::host::Trouble;
 use super::lock::ChangeLock;
 use super::shared::Shared;
 use super::words::{message, reason, recording};
@@ -122,15 +122,7 @@ impl Driver {
             state.request.take()
         };
         Observation {
-            booted: world.booted,
-            loader: world.loader,
-            trouble: world.trouble,
-            next_boot: world.next_boot,
-            staged: world.staged,
-            boot_id: world.boot_id,
-            uptime: world.uptime,
-            now: world.now,
-            settled: world.settled,
+            world,
             request,
             limits: self.shared.host.limits(),
         }
