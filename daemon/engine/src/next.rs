@@ -4,13 +4,17 @@ use crate::follow::follow;
 use crate::read;
 use crate::record::{Ended, Failure, Image, Kind, Record};
 use crate::table::{Phase, Point, target};
-use crate::world::{Observation, Slot, StagedSlot, Verdict};
+use crate::world::{Observation, Slot, SlotState, StagedSlot, Verdict};
 
 /// Seconds after which a reboot that was accepted is asked for again.
 const REBOOT_PATIENCE: u64 = 120;
 
-/// Seconds after which what failed at rest (history, settling) is tried again.
+/// Seconds after which a history that could not be written is tried again.
 const HOUSEKEEPING: u64 = 600;
+
+/// Seconds after which a boot that could not be released from the guards of a trial is released again: they reboot it
+/// a minute after the trial's deadline.
+const RELEASE: u64 = 10;
 
 /// The one thing to do now. Every command is idempotent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +30,11 @@ pub enum Command {
     Report(Ended),
     /// Release a proven boot from the guards of a trial: failure actions, `kernel.panic`.
     Settle,
+    /// Release a boot that is not proven and that is not left from the same guards: it is neither rebooted nor kept.
+    Stay {
+        /// Why it is not left, for people.
+        reason: String,
+    },
     /// Look at everything that can be refused before a write, and open the source.
     Preflight {
         /// The slot that would be written.
@@ -160,11 +169,14 @@ pub fn next(record: &Record, seen: &Observation, outcome: Option<&Outcome>) -> S
 /// Nothing happened that leads on: the point's command again, after a pause where it just failed.
 fn stay(mut record: Record, seen: &Observation, outcome: Option<&Outcome>) -> Step {
     if record.at.is_rest() {
-        let command = match outcome {
-            Some(Outcome::Failed(_)) => Command::Wait {
+        let command = match (outcome, rest(&record, seen)) {
+            (Some(Outcome::Failed(_)), Command::Settle | Command::Stay { .. }) => {
+                Command::Wait { seconds: RELEASE }
+            }
+            (Some(Outcome::Failed(_)), _) => Command::Wait {
                 seconds: HOUSEKEEPING,
             },
-            _ => rest(&record, seen),
+            (_, command) => command,
         };
         return Step { record, command };
     }
@@ -238,6 +250,9 @@ fn rest(record: &Record, seen: &Observation) -> Command {
     if proven && !seen.world.settled {
         return Command::Settle;
     }
+    if let Some(reason) = stays(record, seen).filter(|_| !seen.world.settled) {
+        return Command::Stay { reason };
+    }
     if let Some(ended) = record.unreported.first() {
         return Command::Report(ended.clone());
     }
@@ -250,6 +265,27 @@ fn rest(record: &Record, seen: &Observation) -> Command {
         };
     }
     Command::Rest
+}
+
+/// Why a slot runs that is not good, although nothing is under way that confirms or leaves it; `None` where that is
+/// not so.
+fn stays(record: &Record, seen: &Observation) -> Option<String> {
+    let slot = seen.world.booted?;
+    if !matches!(
+        seen.world.state(slot)?,
+        SlotState::Trial { .. } | SlotState::Bad
+    ) {
+        return None;
+    }
+    let ended = record
+        .upgrade
+        .as_ref()
+        .filter(|upgrade| upgrade.target == slot);
+    let failure = ended.and_then(|upgrade| upgrade.failure.as_ref());
+    Some(failure.map_or_else(
+        || format!("slot {slot} was given up, and the boot loader started it all the same"),
+        |failure| failure.reason.clone(),
+    ))
 }
 
 /// The command of the point where the record stands.

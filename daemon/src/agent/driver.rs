@@ -211,7 +211,9 @@ impl Driver {
     /// Takes the lock before what changes slots or loader, and gives it back at rest.
     fn guard(&mut self, command: &Command) -> Result<(), Failure> {
         match command {
-            Command::Rest | Command::Report(_) | Command::Settle => self.lock = None,
+            Command::Rest | Command::Report(_) | Command::Settle | Command::Stay { .. } => {
+                self.lock = None;
+            }
             Command::Wait { .. }
             | Command::Reboot { .. }
             | Command::RunChecks { .. }
@@ -271,6 +273,7 @@ impl Driver {
                 let Some(upgrade) = &self.record.upgrade else {
                     return lost_request();
                 };
+            Command::Stay { reason } => done(host.stay(reason)),
                 match host.prepare_boot(*slot, upgrade) {
                     Ok(version) => Outcome::Prepared { version },
                     Err(failure) => Outcome::Failed(failure),

@@ -161,6 +161,13 @@ pub trait Host: Send + Sync + 'static {
     /// What could not be taken back.
     fn settle(&self) -> Result<(), Failure>;
 
+    /// Releases a boot from the same guards that is not proven and not left: those who wait for a verdict hear that it
+    /// is neither rebooted nor kept.
+    ///
+    /// # Errors
+    /// What could not be taken back.
+    fn stay(&self, reason: &str) -> Result<(), Failure>;
+
     /// Says to those who wait for a verdict that there is none to come.
     ///
     /// # Errors

@@ -214,6 +214,10 @@ impl Host for NodeHost {
         self.release_from_trial()
     }
 
+    fn stay(&self, reason: &str) -> Result<(), Failure> {
+        self.stay_unproven(reason)
+    }
+
     fn announce_no_trial(&self) -> Result<(), Failure> {
         self.say_no_trial()
     }

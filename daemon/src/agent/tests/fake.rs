@@ -279,6 +279,12 @@ impl Host for FakeHost {
         Ok(())
     }
 
+    fn stay(&self, reason: &str) -> Result<(), Failure> {
+        self.inner.lock().unwrap().settled = true;
+        self.did(&format!("stay: {reason}"));
+        Ok(())
+    }
+
     fn announce_no_trial(&self) -> Result<(), Failure> {
         self.did("no trial");
         Ok(())
