@@ -41,6 +41,8 @@ pub struct NodeSettings {
     pub system: System,
     /// Where the slots are.
     pub slots: SlotSettings,
+    /// Where the boot loader's partition is mounted.
+    pub esp: EspSetting,
     /// How the boot loader is opened.
     pub backend: OpenBackend,
     /// How a written slot is looked into.
@@ -74,6 +76,7 @@ impl NodeSettings {
         Self {
             system: System::host(),
             slots: SlotSettings::Auto,
+            esp: esp.clone(),
             backend: Box::new(move |system, table| {
                 let backend = SystemdBoot::open(system, table, &esp)?;
                 Ok(Box::new(backend))
