@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test program uses its part of the model")]
 
 mod effects;
+pub(crate) mod points;
 
 use slotd_engine::{
     Command, Digest, ErrorKind, Failure, ImageRequest, Limits, Observation, Outcome, Point, Record,
