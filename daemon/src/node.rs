@@ -15,6 +15,15 @@ use slotd_image::FetchSettings;
 use crate::agent::RunFiles;
 use crate::staging::boot_failure;
 
+/// Exists when systemd-boot counted this boot, that is when it started an entry with a counter; the name ends with the
+/// vendor id of its variables. It outlives a confirmation until the next boot.
+const COUNT_PATH: &str = "LoaderBootCountPath-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
+
+/// Whether the boot loader counted this boot: a trial, or the last resort of a slot that was given up.
+pub(crate) fn boot_is_counted(system: &System) -> bool {
+    system.efivars().join(COUNT_PATH).exists()
+}
+
 /// Where the fetch settings come from: read anew for each fetch, since tokens and certificates change.
 pub type FetchSettingsSource = Box<dyn Fn() -> Result<FetchSettings, Failure> + Send + Sync>;
 
@@ -32,6 +41,8 @@ pub struct NodeSettings {
     pub system: System,
     /// Where the slots are.
     pub slots: SlotSettings,
+    /// Where the boot loader's partition is mounted.
+    pub esp: EspSetting,
     /// How the boot loader is opened.
     pub backend: OpenBackend,
     /// How a written slot is looked into.
@@ -65,6 +76,7 @@ impl NodeSettings {
         Self {
             system: System::host(),
             slots: SlotSettings::Auto,
+            esp: esp.clone(),
             backend: Box::new(move |system, table| {
                 let backend = SystemdBoot::open(system, table, &esp)?;
                 Ok(Box::new(backend))

@@ -6,6 +6,7 @@
 )]
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -47,8 +48,28 @@ impl Machine {
     }
 
     fn run(&self) -> PathBuf {
+        self.run_with(Path::new("/bin/sh"))
+    }
+
+    /// Runs it with nothing but what an initrd is sure to have.
+    fn run_with(&self, shell: &Path) -> PathBuf {
         let normal = self.dir.path().join("normal");
-        let status = Command::new("sh")
+        let programs = self.dir.path().join("bin");
+        for program in ["mkdir", "ln"] {
+            let from = ["/usr/bin", "/bin"]
+                .map(|folder| Path::new(folder).join(program))
+                .into_iter()
+                .find(|path| path.exists())
+                .unwrap();
+            let link = programs.join(program);
+            if !link.exists() {
+                fs::create_dir_all(&programs).unwrap();
+                symlink(from, link).unwrap();
+            }
+        }
+        let status = Command::new(shell)
+            .env("PATH", &programs)
+            .env("LANG", "C.UTF-8")
             .arg(SCRIPT)
             .arg(&normal)
             .arg(self.dir.path().join("early"))
@@ -147,10 +168,98 @@ fn a_reload_after_the_confirmation_takes_the_bounds_away() {
 }
 
 #[test]
-fn the_initrd_is_left_alone() {
-    let machine = Machine::new("ro").counted("slotd-b+2-1.conf");
-    machine.put("etc/initrd-release", b"");
+fn a_boot_that_stays_although_it_is_not_proven_is_left_alone() {
+    let machine = Machine::new("ro slotd.slot=b").counted("slotd-b+2-1.conf");
+    machine.put("run/slotd/stays", b"");
     assert_eq!(tree(&machine.run()), Vec::<String>::new());
+}
+
+#[test]
+fn an_initrd_on_a_trial_boot_waits_neither_at_a_shell_nor_for_a_root() {
+    let machine =
+        Machine::new("ro slotd.trial_deadline=240 slotd.tries=3").counted("slotd-b+2-1.conf");
+    machine.put("etc/initrd-release", b"");
+    let dir = machine.run();
+    assert_eq!(
+        tree(&dir),
+        [
+            "dracut-emergency.service.d/90-slotd-trial.conf",
+            "emergency.service.d/90-slotd-trial.conf",
+            "initrd-cleanup.service.d/90-slotd-trial.conf",
+            "initrd.target.d/90-slotd-trial.conf",
+            "rescue.service.d/90-slotd-trial.conf",
+        ]
+    );
+    let read =
+        |unit: &str| fs::read_to_string(dir.join(format!("{unit}.d/90-slotd-trial.conf"))).unwrap();
+    for unit in [
+        "emergency.service",
+        "rescue.service",
+        "dracut-emergency.service",
+    ] {
+        assert_eq!(
+            read(unit),
+            "[Unit]\nSuccessAction=reboot-immediate\nFailureAction=reboot-immediate\n\
+             [Service]\nType=oneshot\nExecStartPre=\nExecStart=\nExecStart=/bin/true\n\
+             ExecStopPost=\nStandardInput=null\n",
+            "{unit}"
+        );
+    }
+    for unit in ["initrd.target", "initrd-cleanup.service"] {
+        assert_eq!(
+            read(unit),
+            "[Unit]\nJobTimeoutSec=300\nJobTimeoutAction=reboot-immediate\n",
+            "{unit}"
+        );
+    }
+}
+
+#[test]
+fn an_initrd_is_left_alone_on_any_boot_but_a_trial() {
+    let uncounted = Machine::new("ro slotd.tries=3");
+    let spent = Machine::new("ro slotd.tries=3").counted("slotd-b+0-4.conf");
+    for machine in [uncounted, spent] {
+        machine.put("etc/initrd-release", b"");
+        assert_eq!(tree(&machine.run()), Vec::<String>::new());
+    }
+}
+
+/// What reads the loader's variable and the command line differs from shell to shell.
+#[test]
+fn every_shell_writes_the_same() {
+    let shells: Vec<PathBuf> = ["/bin/sh", "/bin/dash", "/bin/bash"]
+        .map(PathBuf::from)
+        .into_iter()
+        .filter(|shell| shell.exists())
+        .collect();
+    assert!(!shells.is_empty());
+    for shell in shells {
+        let written = |entry: &str| {
+            let machine = Machine::new("ro slotd.trial_deadline=77 slotd.tries=3").counted(entry);
+            let dir = machine.run_with(&shell);
+            tree(&dir)
+                .into_iter()
+                .filter(|name| !name.contains(".wants/"))
+                .map(|name| (fs::read_to_string(dir.join(&name)).unwrap(), name))
+                .collect::<Vec<_>>()
+        };
+        let first = written("slotd-b+2-1.conf");
+        assert_eq!(first.len(), 6, "{}", shell.display());
+        assert!(
+            first
+                .iter()
+                .any(|(text, _)| text.contains("JobTimeoutSec=137\n")),
+            "{}: {first:?}",
+            shell.display()
+        );
+        // Characters whose bytes a shell could stumble over, in a folder's name.
+        assert_eq!(
+            written("äöü 猫/slotd-b+0-4.conf"),
+            [],
+            "{}",
+            shell.display()
+        );
+    }
 }
 
 #[test]

@@ -7,12 +7,15 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use slotd::agent::{AgentHandle, Machine, NodeHost, RunFiles};
 use slotd::dbus::client::{Client, ClientError};
 use slotd::dbus::server::{Slotd1, emit};
@@ -49,14 +52,19 @@ impl Machine for NoMachine {
 
 /// An agent on a machine without slots.
 fn agent(root: &Path) -> AgentHandle {
-    for (path, text) in [
-        ("proc/uptime", "12.00 3.00\n"),
+    agent_with(root, Some("12.00 3.00\n"))
+}
+
+/// The same, on a machine whose clock is there already where none is given.
+fn agent_with(root: &Path, uptime: Option<&str>) -> AgentHandle {
+    let uptime = uptime.map(|text| ("proc/uptime", text));
+    for (path, text) in uptime.into_iter().chain([
         (
             "proc/sys/kernel/random/boot_id",
             "9ec0ba1b-7c39-4a1c-8a27-5c8b2b4dc0b6\n",
         ),
         ("proc/cmdline", "ro\n"),
-    ] {
+    ]) {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
@@ -125,6 +133,39 @@ fn a_status_document_arrives() {
         let status = client.status().await.unwrap();
         assert_eq!(status.booted, None);
         assert!(!status.conditions.is_empty(), "{status:?}");
+    });
+}
+
+#[test]
+fn what_is_asked_of_an_agent_that_starts_waits_for_its_first_look_at_the_node() {
+    on_a_runtime(async {
+        let root = tempfile::tempdir().unwrap();
+        let (uptime, later) = (root.path().join("proc/uptime"), root.path().join("later"));
+        fs::create_dir_all(uptime.parent().unwrap()).unwrap();
+        mkfifo(&uptime, Mode::S_IRWXU).unwrap();
+        let agent = agent_with(root.path(), None);
+        // Opening it waits for the agent, which now hangs in its look at the clock.
+        let mut clock = fs::OpenOptions::new().write(true).open(&uptime).unwrap();
+        let (_server, client) = connected(&agent).await;
+        let released = async {
+            // Answered in order: the other call has reached the agent by then, and had time to be refused.
+            let peer = Some("org.freedesktop.DBus.Peer");
+            let connection = client.connection();
+            for _ in 0..200 {
+                connection
+                    .call_method(None::<&str>, PATH, peer, "Ping", &())
+                    .await
+                    .unwrap();
+            }
+            fs::write(&later, "12.00 3.00\n").unwrap();
+            fs::rename(&later, &uptime).unwrap();
+            clock.write_all(b"11.00 3.00\n").unwrap();
+            drop(clock);
+        };
+        let (asked, ()) = tokio::join!(client.proxy().activate(), released);
+        let error = ClientError::from(asked.unwrap_err());
+        assert_eq!(error.kind(), ErrorKind::Reject, "{error}");
+        assert_eq!(error.to_string(), "no image is staged");
     });
 }
 

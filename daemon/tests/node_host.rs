@@ -78,10 +78,16 @@ fn a_healthy_image_is_tried_confirmed_and_kept() {
         "the booted slot was touched"
     );
     assert_eq!(lab.reboot(agent), SlotName::B);
+    lab.node
+        .set_command_line("root=x panic=10 slotd.slot=b")
+        .unwrap();
+    let panic = lab.path("proc/sys/kernel/panic");
 
     let agent = lab.agent();
     let run = RunFiles::at(lab.path("run/slotd"));
     assert!(agent.wait_for(SOON, |upgrade| upgrade.step == "awaitBootComplete"));
+    // The trial still reboots when it panics; the proven boot below does not.
+    assert_eq!(fs::read_to_string(&panic).unwrap(), "10\n");
     assert_eq!(run.read_verdict().unwrap(), Some(BootVerdict::Healthy));
     assert_eq!(lab.entries(), ["slotd-a.conf", "slotd-b+2-1.conf"]);
     assert_eq!(slot(&agent.status(), 1).state, "trial");
@@ -93,6 +99,7 @@ fn a_healthy_image_is_tried_confirmed_and_kept() {
         assert!(Instant::now() < deadline, "never settled");
         std::thread::yield_now();
     }
+    assert_eq!(fs::read_to_string(&panic).unwrap(), "0");
     let entry = &lab.history()[0];
     assert_eq!(
         (entry.result.as_str(), entry.version.as_deref()),
@@ -274,6 +281,57 @@ fn a_proven_boot_loses_its_panic_option_unless_somebody_set_another() {
             "no trial, no drop-ins"
         );
     }
+}
+
+#[test]
+fn an_unhealthy_trial_with_nothing_to_go_back_to_stays_unblessed_and_is_released_from_the_guards() {
+    let mut lab = Lab::new();
+    let agent = lab.install(0x77);
+    assert_eq!(lab.reboot(agent), SlotName::B);
+    let entries = lab.node.esp().join("loader/entries");
+    fs::rename(
+        entries.join("slotd-a.conf"),
+        entries.join("slotd-a+0-3.conf"),
+    )
+    .unwrap();
+    let options = fs::read_to_string(entries.join("slotd-b+2-1.conf")).unwrap();
+    assert!(options.contains(" panic=10 "), "{options}");
+    lab.node
+        .set_command_line("root=x panic=10 slotd.slot=b")
+        .unwrap();
+    let panic = lab.path("proc/sys/kernel/panic");
+    write(&panic, "10\n");
+    *lab.machine.verdict.lock().unwrap() = Some(Verdict::Unhealthy {
+        check: "required.d/50-web".to_owned(),
+        output: "connection refused".to_owned(),
+    });
+    let agent = lab.agent();
+    let run = RunFiles::at(lab.path("run/slotd"));
+    let deadline = Instant::now() + SOON;
+    while !run.settled().exists() {
+        assert!(Instant::now() < deadline, "never released");
+        std::thread::yield_now();
+    }
+    let Some(BootVerdict::Stays { reason }) = run.read_verdict().unwrap() else {
+        panic!("{:?}", run.read_verdict());
+    };
+    assert!(reason.contains("nothing to go back to"), "{reason}");
+    assert!(run.stays().exists() && !run.proven().exists());
+    assert_eq!(*lab.machine.reloads.lock().unwrap(), 1, "the drop-ins go");
+    assert_eq!(fs::read_to_string(&panic).unwrap(), "0");
+    lab.reported();
+    assert_eq!(lab.history()[0].result, "Failed");
+    assert!(agent.shutdown(SOON));
+    // What it said stands for the rest of the boot, whatever becomes of the agent.
+    let agent = lab.agent();
+    assert!(matches!(
+        run.read_verdict().unwrap(),
+        Some(BootVerdict::Stays { .. })
+    ));
+    assert!(agent.shutdown(SOON));
+    assert_eq!(lab.entries(), ["slotd-a+0-3.conf", "slotd-b+2-1.conf"]);
+    assert_eq!(*lab.machine.reboots.lock().unwrap(), [false]);
+    assert_eq!(*lab.machine.reloads.lock().unwrap(), 1);
 }
 
 #[test]

@@ -61,6 +61,55 @@ fn systemd_finds_no_fault_in_the_units() {
 }
 
 #[test]
+fn systemd_understands_all_that_the_generator_writes() {
+    let seen = tempfile::tempdir().unwrap();
+    let put = |path: &str, bytes: &[u8]| {
+        let path = seen.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    };
+    put("proc/cmdline", b"ro slotd.trial_deadline=240\n");
+    put(
+        "sys/firmware/efi/efivars/LoaderBootCountPath-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f",
+        b"\x06\0\0\0",
+    );
+    for initrd in [false, true] {
+        if initrd {
+            put("etc/initrd-release", b"");
+        }
+        let root = installed();
+        let units = root.path().join("etc/systemd/system");
+        let status = Command::new("sh")
+            .arg(format!(
+                "{TREE}/usr/lib/systemd/system-generators/slotd-boot-generator"
+            ))
+            .args([&units, &units, &units])
+            .arg(seen.path())
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let written: Vec<String> = fs::read_dir(&units)
+            .unwrap()
+            .filter_map(|entry| {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                name.strip_suffix(".d").map(str::to_owned)
+            })
+            // dracut's own is in its initrds only.
+            .filter(|unit| unit != "dracut-emergency.service")
+            .collect();
+        assert!(written.len() >= 4, "{written:?}");
+        let out = Command::new("systemd-analyze")
+            .args(["verify", "--man=no"])
+            .arg(format!("--root={}", root.path().display()))
+            .args(&written)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(!said.contains("slotd-trial"), "{said}");
+    }
+}
+
+#[test]
 fn the_agent_is_exposed_to_at_most_four() {
     let root = installed();
     let out = Command::new("systemd-analyze")

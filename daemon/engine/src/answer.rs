@@ -58,7 +58,7 @@ fn interrupted(upgrade: &Upgrade, attempts: u32) -> Option<Seen> {
 
 fn late(at: Point, upgrade: &Upgrade, seen: &Observation) -> Option<Seen> {
     let undecided = matches!(at, Point::Check | Point::AwaitBootComplete);
-    if !undecided || seen.uptime < seen.limits.trial_deadline {
+    if !undecided || seen.world.uptime < seen.limits.trial_deadline {
         return None;
     }
     let what = if at == Point::Check {
@@ -108,7 +108,7 @@ fn judged(upgrade: &Upgrade, seen: &Observation, verdict: &Verdict) -> Option<Se
 
 /// Whether the other slot is known not to be good.
 fn no_fallback(upgrade: &Upgrade, seen: &Observation) -> bool {
-    let other = seen.state(!upgrade.target);
+    let other = seen.world.state(!upgrade.target);
     other.is_some_and(|state| state != SlotState::Good)
 }
 
@@ -148,13 +148,13 @@ fn done(
     seen: &Observation,
     outcome: Option<&Outcome>,
 ) -> Option<Seen> {
-    let state = seen.state(upgrade.target);
+    let state = seen.world.state(upgrade.target);
     let contradicted = |what: &str| {
         let failure = Failure::new(ErrorKind::Retry, format!("the boot loader's data {what}"));
         failed(record, upgrade, seen, &failure)
     };
     match record.at {
-        Point::Preflight if seen.proven(!upgrade.target).is_none() => Seen::because(
+        Point::Preflight if seen.world.proven(!upgrade.target).is_none() => Seen::because(
             Event::Failed,
             ErrorKind::Unsafe,
             "the boot loader does not call the running slot good any more",
@@ -174,7 +174,7 @@ fn done(
         // The machine goes down, or the loader's data are waited for.
         Point::Restart | Point::Return | Point::Bless => None,
         // Only the trial boot itself is to be left.
-        Point::GiveUp if seen.booted != Some(upgrade.target) => None,
+        Point::GiveUp if seen.world.booted != Some(upgrade.target) => None,
         _ => Seen::plain(Event::Done),
     }
 }
@@ -237,7 +237,7 @@ fn failed(
         return late(at, upgrade, seen);
     }
     let event = match at {
-        Point::GiveUp if seen.booted != Some(upgrade.target) => Event::FellBack,
+        Point::GiveUp if seen.world.booted != Some(upgrade.target) => Event::FellBack,
         Point::GiveUp if no_fallback(upgrade, seen) => Event::NoFallback,
         // The loader's own counter bounds the trial as well.
         Point::GiveUp => return Seen::plain(Event::Done),

@@ -55,7 +55,7 @@ pub(crate) fn follow(
             upgrade.ending = Some(Ending::Failed);
         }
         if matches!(to, Point::Arm | Point::Select | Point::Restart) {
-            upgrade.boot_id = Some(seen.boot_id.clone());
+            upgrade.boot_id = Some(seen.world.boot_id.clone());
         }
         if to == Point::Arm {
             upgrade.granted = seen.limits.tries;
@@ -79,7 +79,7 @@ pub(crate) fn follow(
             end(record, seen, Result::RolledBack);
         }
         Point::Completed => {
-            if let Some(proof) = seen.booted.and_then(|slot| seen.proven(slot)) {
+            if let Some(proof) = seen.world.booted.and_then(|slot| seen.world.proven(slot)) {
                 completed(record, seen, proof);
             }
         }
@@ -89,7 +89,7 @@ pub(crate) fn follow(
 
 /// Starts a new upgrade where the event asks for one.
 fn begin(record: &mut Record, seen: &Observation, event: &Seen, from: Point) {
-    let Some(booted) = seen.booted else {
+    let Some(booted) = seen.world.booted else {
         if event.event == Event::InstallUnsafe
             && let Some(Request::Install(request)) = &seen.request
         {
@@ -163,7 +163,7 @@ fn open(
         boot_id: None,
         failure: None,
         ending: None,
-        started_at: seen.now,
+        started_at: seen.world.now,
         ended_at: None,
     });
 }
@@ -171,12 +171,12 @@ fn open(
 /// A trial boot began: judged anew, whatever an earlier one came to.
 fn tried(upgrade: &mut Upgrade, seen: &Observation, from: Point) {
     upgrade.trials = upgrade.trials.saturating_add(1);
-    upgrade.boot_id = Some(seen.boot_id.clone());
+    upgrade.boot_id = Some(seen.world.boot_id.clone());
     upgrade.ending = None;
     if from.phase() != Phase::Confirming {
         upgrade.failure = None;
     }
-    if let Some(SlotState::Trial { left, done }) = seen.state(upgrade.target) {
+    if let Some(SlotState::Trial { left, done }) = seen.world.state(upgrade.target) {
         upgrade.granted = upgrade.granted.max(left.saturating_add(done));
     }
 }
@@ -276,7 +276,7 @@ fn end(record: &mut Record, seen: &Observation, result: Result) {
     if result == Result::Cancelled {
         upgrade.failure = None;
     }
-    upgrade.ended_at = Some(seen.now);
+    upgrade.ended_at = Some(seen.world.now);
     upgrade.ending = None;
     if !(result == Result::Failed && upgrade.trials > 0) {
         // A failed trial that still runs must be known by its boot, or it would be adopted again.
@@ -295,7 +295,7 @@ fn end(record: &mut Record, seen: &Observation, result: Result) {
             .map(|request| request.source.clone()),
         failure: upgrade.failure.clone(),
         started_at: upgrade.started_at,
-        ended_at: seen.now,
+        ended_at: seen.world.now,
     };
     if result == Result::Cancelled {
         record.upgrade = None;

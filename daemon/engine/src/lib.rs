@@ -10,6 +10,7 @@
 
 mod admit;
 mod answer;
+mod diagram;
 mod envelope;
 mod follow;
 mod next;
@@ -19,13 +20,14 @@ pub mod table;
 mod world;
 
 pub use admit::{Refusal, admit};
+pub use diagram::diagram;
 pub use envelope::{DecodeError, MIN_READER, VERSION, decode, encode};
 pub use next::{Command, Outcome, Step, next};
 pub use record::{
     Ended, Ending, ErrorKind, Failure, Image, ImageRequest, Kind, Record, RefusedImage, Result,
     Upgrade,
 };
-pub use table::{Event, Phase, Point, diagram};
+pub use table::{Event, Phase, Point};
 pub use world::{
-    Digest, Limits, Observation, ProvenSlot, Request, Slot, SlotState, StagedSlot, Verdict,
+    Digest, Limits, Observation, ProvenSlot, Request, Slot, SlotState, StagedSlot, Verdict, World,
 };

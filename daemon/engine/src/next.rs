@@ -4,13 +4,17 @@ use crate::follow::follow;
 use crate::read;
 use crate::record::{Ended, Failure, Image, Kind, Record};
 use crate::table::{Phase, Point, target};
-use crate::world::{Observation, Slot, StagedSlot, Verdict};
+use crate::world::{Observation, Slot, SlotState, StagedSlot, Verdict};
 
 /// Seconds after which a reboot that was accepted is asked for again.
 const REBOOT_PATIENCE: u64 = 120;
 
-/// Seconds after which what failed at rest (history, settling) is tried again.
+/// Seconds after which a history that could not be written is tried again.
 const HOUSEKEEPING: u64 = 600;
+
+/// Seconds after which a boot that could not be released from the guards of a trial is released again: they reboot it
+/// a minute after the trial's deadline.
+const RELEASE: u64 = 10;
 
 /// The one thing to do now. Every command is idempotent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +30,11 @@ pub enum Command {
     Report(Ended),
     /// Release a proven boot from the guards of a trial: failure actions, `kernel.panic`.
     Settle,
+    /// Release a boot that is not proven and that is not left from the same guards: it is neither rebooted nor kept.
+    Stay {
+        /// Why it is not left, for people.
+        reason: String,
+    },
     /// Look at everything that can be refused before a write, and open the source.
     Preflight {
         /// The slot that would be written.
@@ -160,11 +169,14 @@ pub fn next(record: &Record, seen: &Observation, outcome: Option<&Outcome>) -> S
 /// Nothing happened that leads on: the point's command again, after a pause where it just failed.
 fn stay(mut record: Record, seen: &Observation, outcome: Option<&Outcome>) -> Step {
     if record.at.is_rest() {
-        let command = match outcome {
-            Some(Outcome::Failed(_)) => Command::Wait {
+        let command = match (outcome, rest(&record, seen)) {
+            (Some(Outcome::Failed(_)), Command::Settle | Command::Stay { .. }) => {
+                Command::Wait { seconds: RELEASE }
+            }
+            (Some(Outcome::Failed(_)), _) => Command::Wait {
                 seconds: HOUSEKEEPING,
             },
-            _ => rest(&record, seen),
+            (_, command) => command,
         };
         return Step { record, command };
     }
@@ -216,11 +228,11 @@ fn blind(record: &Record, seen: &Observation) -> bool {
     };
     match record.phase() {
         // Without the loader's data there is no proof that the image is there.
-        Phase::Activating if record.at == Point::Arm && seen.loader.is_none() => true,
+        Phase::Activating if record.at == Point::Arm && seen.world.loader.is_none() => true,
         // Another boot of the old slot: what became of the trial is in the loader's data only.
         Phase::Activating | Phase::Confirming => {
-            seen.booted != Some(upgrade.target)
-                && (seen.loader.is_none() || seen.booted.is_none())
+            seen.world.booted != Some(upgrade.target)
+                && (seen.world.loader.is_none() || seen.world.booted.is_none())
                 && read::rebooted(upgrade, seen)
         }
         _ => false,
@@ -230,22 +242,50 @@ fn blind(record: &Record, seen: &Observation) -> bool {
 /// What is due at rest.
 fn rest(record: &Record, seen: &Observation) -> Command {
     // First: a history that cannot be written must not keep a proven boot under the guards of a trial.
-    let proven = seen.booted.and_then(|slot| seen.proven(slot)).is_some();
-    if proven && !seen.settled {
+    let proven = seen
+        .world
+        .booted
+        .and_then(|slot| seen.world.proven(slot))
+        .is_some();
+    if proven && !seen.world.settled {
         return Command::Settle;
+    }
+    if let Some(reason) = stays(record, seen).filter(|_| !seen.world.settled) {
+        return Command::Stay { reason };
     }
     if let Some(ended) = record.unreported.first() {
         return Command::Report(ended.clone());
     }
     // A trial that nobody remembers could hide behind unreadable loader data: that this boot is none is never
     // said before they were read, however late that is.
-    if seen.loader.is_none() {
-        let early = seen.uptime < seen.limits.trial_deadline;
+    if seen.world.loader.is_none() {
+        let early = seen.world.uptime < seen.limits.trial_deadline;
         return Command::Wait {
             seconds: if early { 30 } else { 300 },
         };
     }
     Command::Rest
+}
+
+/// Why a slot runs that is not good, although nothing is under way that confirms or leaves it; `None` where that is
+/// not so.
+fn stays(record: &Record, seen: &Observation) -> Option<String> {
+    let slot = seen.world.booted?;
+    if !matches!(
+        seen.world.state(slot)?,
+        SlotState::Trial { .. } | SlotState::Bad
+    ) {
+        return None;
+    }
+    let ended = record
+        .upgrade
+        .as_ref()
+        .filter(|upgrade| upgrade.target == slot);
+    let failure = ended.and_then(|upgrade| upgrade.failure.as_ref());
+    Some(failure.map_or_else(
+        || format!("slot {slot} was given up, and the boot loader started it all the same"),
+        |failure| failure.reason.clone(),
+    ))
 }
 
 /// The command of the point where the record stands.
@@ -265,7 +305,7 @@ fn command(record: &Record, seen: &Observation) -> Command {
         // Kept as staged first; the next step activates.
         Point::Staged if read::activates(upgrade, seen) => Command::Wait { seconds: 0 },
         Point::Staged => Command::Rest,
-        Point::Arm => match seen.staged_for(upgrade) {
+        Point::Arm => match seen.world.staged_for(upgrade) {
             Some(proof) => Command::Arm(proof),
             // The loader's data cannot be read now; without the proof nothing is armed.
             None => Command::Wait {

@@ -52,7 +52,7 @@ pub(crate) fn event(
 
 /// What the world says by itself.
 fn world(record: &Record, seen: &Observation) -> Option<Seen> {
-    let booted = seen.booted?;
+    let booted = seen.world.booted?;
     if record.at.is_rest() {
         return adopted(record, seen, booted);
     }
@@ -73,9 +73,9 @@ fn world(record: &Record, seen: &Observation) -> Option<Seen> {
 /// good to go back to) is left alone.
 fn adopted(record: &Record, seen: &Observation, booted: Slot) -> Option<Seen> {
     let ended_here = record.upgrade.as_ref().is_some_and(|upgrade| {
-        upgrade.target == booted && upgrade.boot_id.as_deref() == Some(&seen.boot_id)
+        upgrade.target == booted && upgrade.boot_id.as_deref() == Some(&seen.world.boot_id)
     });
-    match seen.state(booted)? {
+    match seen.world.state(booted)? {
         SlotState::Trial { .. } if !ended_here => Seen::plain(Event::TrialRunning),
         _ => None,
     }
@@ -86,7 +86,7 @@ fn on_target(upgrade: &Upgrade, seen: &Observation, booted: Slot) -> Option<Seen
     if booted != upgrade.target {
         return None;
     }
-    if let Some(SlotState::Trial { .. }) = seen.state(booted) {
+    if let Some(SlotState::Trial { .. }) = seen.world.state(booted) {
         return Seen::plain(Event::TrialRunning);
     }
     let reason = format!("slot {booted} was to be written, but it is the booted one now");
@@ -96,12 +96,12 @@ fn on_target(upgrade: &Upgrade, seen: &Observation, booted: Slot) -> Option<Seen
 /// Somebody else may have armed, started or emptied a staged slot.
 fn staged(upgrade: &Upgrade, seen: &Observation, booted: Slot) -> Option<Seen> {
     let slot = upgrade.target;
-    match (booted == slot, seen.state(slot)?) {
+    match (booted == slot, seen.world.state(slot)?) {
         (true, SlotState::Good) => Seen::plain(Event::ProvenRunning),
         (true, _) => Seen::plain(Event::TrialRunning),
         (false, SlotState::Bad | SlotState::Trial { left: 0, .. }) => Seen::plain(Event::FellBack),
         (false, SlotState::Trial { .. }) => None,
-        (false, _) if seen.staged_for(upgrade).is_some() => None,
+        (false, _) if seen.world.staged_for(upgrade).is_some() => None,
         (false, _) => lost(slot),
     }
 }
@@ -114,7 +114,7 @@ fn lost(slot: Slot) -> Option<Seen> {
 /// From the decision to try the target until one of the two slots came up.
 fn activating(at: Point, upgrade: &Upgrade, seen: &Observation, booted: Slot) -> Option<Seen> {
     let slot = upgrade.target;
-    let state = seen.state(slot);
+    let state = seen.world.state(slot);
     if booted == slot {
         return match state {
             Some(SlotState::Good) => Seen::plain(Event::ProvenRunning),
@@ -138,12 +138,12 @@ fn activating(at: Point, upgrade: &Upgrade, seen: &Observation, booted: Slot) ->
             ),
         ),
         (Point::Arm, SlotState::Trial { .. }) => Seen::plain(Event::Armed),
-        (Point::Arm, _) if seen.proven(booted).is_none() => Seen::because(
+        (Point::Arm, _) if seen.world.proven(booted).is_none() => Seen::because(
             Event::NoFallback,
             ErrorKind::Unsafe,
             format!("the boot loader does not call the running slot {booted} good any more"),
         ),
-        (Point::Arm, SlotState::Empty) if seen.staged_for(upgrade).is_none() => lost(slot),
+        (Point::Arm, SlotState::Empty) if seen.world.staged_for(upgrade).is_none() => lost(slot),
         (Point::Restart, SlotState::Trial { .. }) if rebooted(upgrade, seen) => {
             not_started(upgrade, slot, booted)
         }
@@ -170,7 +170,7 @@ fn not_started(upgrade: &Upgrade, slot: Slot, booted: Slot) -> Option<Seen> {
 /// A trial boot, and what came after it.
 fn confirming(upgrade: &Upgrade, seen: &Observation, booted: Slot) -> Option<Seen> {
     let slot = upgrade.target;
-    let state = seen.state(slot);
+    let state = seen.world.state(slot);
     if booted == slot {
         return match state {
             Some(SlotState::Good) => Seen::plain(Event::ProvenRunning),
@@ -209,13 +209,14 @@ fn confirming(upgrade: &Upgrade, seen: &Observation, booted: Slot) -> Option<See
 fn going_back(at: Point, upgrade: &Upgrade, seen: &Observation, booted: Slot) -> Option<Seen> {
     let slot = upgrade.target;
     if booted == slot {
-        return match seen.state(slot) {
+        return match seen.world.state(slot) {
             Some(SlotState::Trial { .. }) => Seen::plain(Event::TrialRunning),
             _ => Seen::because(Event::WentBack, ErrorKind::Reject, "asked by the operator"),
         };
     }
     if at == Point::Select
         && seen
+            .world
             .state(slot)
             .is_some_and(|state| state != SlotState::Good)
     {
@@ -229,14 +230,14 @@ fn going_back(at: Point, upgrade: &Upgrade, seen: &Observation, booted: Slot) ->
         Some(Seen {
             event: Event::NotStarted,
             ..
-        }) if seen.next_boot != Some(slot) => Seen::plain(Event::NotSelected),
+        }) if seen.world.next_boot != Some(slot) => Seen::plain(Event::NotSelected),
         other => other,
     }
 }
 
 /// Whether this is another boot than the one that the upgrade's present part was begun in.
 pub(crate) fn rebooted(upgrade: &Upgrade, seen: &Observation) -> bool {
-    upgrade.boot_id.as_deref() != Some(seen.boot_id.as_str())
+    upgrade.boot_id.as_deref() != Some(seen.world.boot_id.as_str())
 }
 
 /// Whether a staged image is activated without being asked for it.
@@ -245,13 +246,13 @@ pub(crate) fn activates(upgrade: &Upgrade, seen: &Observation) -> bool {
         .request
         .as_ref()
         .is_none_or(|request| request.stage_only);
-    !waits && seen.booted.is_some()
+    !waits && seen.world.booted.is_some()
 }
 
 /// What somebody asks.
 fn requested(record: &Record, seen: &Observation) -> Option<Seen> {
     match seen.request.as_ref()? {
-        Request::Install(_) => match seen.booted.and_then(|slot| seen.proven(slot)) {
+        Request::Install(_) => match seen.world.booted.and_then(|slot| seen.world.proven(slot)) {
             Some(_) => Seen::plain(Event::InstallAsked),
             None => Some(Seen {
                 event: Event::InstallUnsafe,
@@ -260,7 +261,9 @@ fn requested(record: &Record, seen: &Observation) -> Option<Seen> {
         },
         Request::Retarget(_) => Seen::plain(Event::RetargetAsked),
         Request::Activate => Seen::plain(Event::ActivateAsked),
-        Request::Rollback { .. } if seen.booted.is_some() => Seen::plain(Event::RollbackAsked),
+        Request::Rollback { .. } if seen.world.booted.is_some() => {
+            Seen::plain(Event::RollbackAsked)
+        }
         Request::Cancel(id) if record.upgrade.as_ref().is_some_and(|own| own.id == *id) => {
             Seen::plain(Event::CancelAsked)
         }
@@ -270,7 +273,7 @@ fn requested(record: &Record, seen: &Observation) -> Option<Seen> {
 
 /// Why no slot can be written now.
 fn unsafe_reason(seen: &Observation) -> Failure {
-    match (&seen.trouble, seen.booted) {
+    match (&seen.world.trouble, seen.world.booted) {
         (Some(trouble), _) => trouble.clone(),
         (None, Some(slot)) => Failure::new(
             ErrorKind::Unsafe,

@@ -1,8 +1,5 @@
 //! The transition table, as data: where an upgrade can stand, what can happen there, and where
-//! that leads. What is not in the table does not happen. [`diagram`] prints it.
-
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
+//! that leads. What is not in the table does not happen.
 
 use serde::{Deserialize, Serialize};
 
@@ -362,42 +359,4 @@ pub fn target(at: Point, event: Event) -> Option<Point> {
         .iter()
         .find(|row| row.event == event && row.from.contains(&at))
         .map(|row| row.to)
-}
-
-/// The table as a mermaid state diagram: each phase a box with its points, the arrows between phases
-/// outside (mermaid draws no arrow between the insides of two boxes).
-#[must_use]
-pub fn diagram() -> String {
-    let mut inside: BTreeMap<Phase, BTreeMap<(Point, Point), Vec<&str>>> = BTreeMap::new();
-    let mut between: BTreeMap<(Phase, Phase), Vec<&str>> = BTreeMap::new();
-    for row in TABLE {
-        for &from in row.from {
-            let (here, there) = (from.phase(), row.to.phase());
-            let labels = if here == there && !from.is_rest() {
-                inside
-                    .entry(here)
-                    .or_default()
-                    .entry((from, row.to))
-                    .or_default()
-            } else {
-                between.entry((here, there)).or_default()
-            };
-            if !labels.contains(&row.event.label()) {
-                labels.push(row.event.label());
-            }
-        }
-    }
-    let mut text = String::from("stateDiagram-v2\n    [*] --> Idle\n");
-    // Writing to a String cannot fail.
-    for (phase, arrows) in &inside {
-        let _ = writeln!(text, "    state {phase:?} {{");
-        for ((from, to), labels) in arrows {
-            let _ = writeln!(text, "        {from:?} --> {to:?}: {}", labels.join(" / "));
-        }
-        text.push_str("    }\n");
-    }
-    for ((from, to), labels) in &between {
-        let _ = writeln!(text, "    {from:?} --> {to:?}: {}", labels.join(" / "));
-    }
-    text
 }

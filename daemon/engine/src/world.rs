@@ -146,9 +146,9 @@ impl Default for Limits {
     }
 }
 
-/// The world as it is now, seen before each step.
+/// The node as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Observation {
+pub struct World {
     /// The slot that this boot runs from; `None` when it runs from neither (rescue system).
     pub booted: Option<Slot>,
     /// What the boot loader's data say of A and B; `None` while they cannot be read.
@@ -167,13 +167,20 @@ pub struct Observation {
     pub now: u64,
     /// Whether this boot was already released from the trial's guards (see `Command::Settle`).
     pub settled: bool,
+}
+
+/// What a step is decided by, seen before each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// The node.
+    pub world: World,
     /// A request that waits to be taken.
     pub request: Option<Request>,
     /// The configured bounds.
     pub limits: Limits,
 }
 
-impl Observation {
+impl World {
     /// What the loader holds of a slot; `None` while its data cannot be read.
     #[must_use]
     pub fn state(&self, slot: Slot) -> Option<SlotState> {
@@ -202,7 +209,7 @@ impl Observation {
     }
 }
 
-/// A slot that runs and that the boot loader calls good. Only an observation makes one, and only
+/// A slot that runs and that the boot loader calls good. Only a look at the world makes one, and only
 /// with one is success reported (promise 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProvenSlot(Slot);
@@ -215,8 +222,8 @@ impl ProvenSlot {
     }
 }
 
-/// A slot whose image was read back and whose digest is the one that the upgrade wrote. Only an
-/// observation makes one, and only with one is a trial armed (promise 3).
+/// A slot whose image was read back and whose digest is the one that the upgrade wrote. Only a
+/// look at the world makes one, and only with one is a trial armed (promise 3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StagedSlot {
     slot: Slot,

@@ -9,42 +9,12 @@
 
 mod node;
 
+use node::points::{TRIAL, record, step, world};
 use node::{Nature, Node, digest, request};
 use slotd_engine::{
-    Command, ErrorKind, Failure, Image, Observation, Outcome, Phase, Point, Record, Refusal,
-    Request, Result as Ending, Slot, SlotState, Verdict, admit, next,
+    Command, ErrorKind, Failure, Image, Outcome, Phase, Point, Record, Refusal, Request,
+    Result as Ending, Slot, SlotState, admit, next,
 };
-
-/// A record that stands at a point of an upgrade from A to B, its image staged.
-fn record(at: Point) -> Record {
-    let mut node = Node::new(Nature::Healthy);
-    node.install(true);
-    node.settle();
-    assert_eq!(node.record.at, Point::Staged);
-    let mut record = node.record;
-    record.at = at;
-    let upgrade = record.upgrade.as_mut().unwrap();
-    upgrade.boot_id = Some("boot-1".to_owned());
-    upgrade.granted = 3;
-    upgrade.trials = u32::from(at.phase() == Phase::Confirming);
-    record
-}
-
-fn world(booted: Slot, target: SlotState, boot: u32) -> Observation {
-    let mut seen = Node::new(Nature::Healthy).observe();
-    seen.booted = Some(booted);
-    seen.loader = Some([SlotState::Good, target]);
-    seen.boot_id = format!("boot-{boot}");
-    seen.staged = (target != SlotState::Good).then(|| (Slot::B, digest(2)));
-    seen
-}
-
-fn step(record: &Record, seen: &Observation) -> (Point, Command) {
-    let step = next(record, seen, None);
-    (step.record.at, step.command)
-}
-
-const TRIAL: SlotState = SlotState::Trial { left: 2, done: 1 };
 
 #[test]
 fn a_booted_good_target_is_a_success_whatever_was_recorded() {
@@ -128,14 +98,14 @@ fn a_trial_boot_without_any_record_is_adopted() {
 fn a_boot_whose_loader_data_cannot_be_read_is_looked_at_again_however_late() {
     for uptime in [0, 599, 600, 100_000] {
         let mut seen = world(Slot::B, TRIAL, 2);
-        seen.loader = None;
-        seen.uptime = uptime;
+        seen.world.loader = None;
+        seen.world.uptime = uptime;
         let step = next(&Record::default(), &seen, None);
         assert!(
             matches!(step.command, Command::Wait { .. }),
             "{uptime}: {step:?}"
         );
-        seen.loader = world(Slot::B, TRIAL, 2).loader;
+        seen.world.loader = world(Slot::B, TRIAL, 2).world.loader;
         assert_eq!(
             next(&Record::default(), &seen, None).record.at,
             Point::Check
@@ -151,50 +121,6 @@ fn each_new_trial_boot_is_judged_anew_and_a_restart_of_the_daemon_is_none() {
     assert_eq!(same, (Point::GiveUp, Command::MarkBad { slot: Slot::B }));
     let other = step(&judged, &world(Slot::B, TRIAL, 3));
     assert_eq!(other, (Point::Check, Command::RunChecks { deadline: 600 }));
-}
-
-#[test]
-fn a_bad_slot_that_was_started_as_the_last_resort_is_not_rebooted_again() {
-    let mut left = record(Point::Return);
-    left.upgrade.as_mut().unwrap().failure = Some(Failure::new(ErrorKind::Reject, "web failed"));
-    let (to, command) = step(&left, &world(Slot::B, SlotState::Bad, 9));
-    assert_eq!(to, Point::Failed);
-    assert!(!matches!(command, Command::Reboot { .. }));
-}
-
-#[test]
-fn an_unhealthy_trial_without_a_good_slot_to_go_back_to_stays() {
-    let mut checking = record(Point::Check);
-    checking.upgrade.as_mut().unwrap().boot_id = Some("boot-2".to_owned());
-    let mut seen = world(Slot::B, TRIAL, 2);
-    seen.loader = Some([SlotState::Bad, TRIAL]);
-    let verdict = Outcome::Verdict(Verdict::Unhealthy {
-        check: "web".into(),
-        output: "x".into(),
-    });
-    let after = next(&checking, &seen, Some(&verdict));
-    assert_eq!(after.record.at, Point::Failed);
-    let failure = after.record.last.clone().unwrap().failure.unwrap();
-    assert_eq!(failure.check.as_deref(), Some("web"));
-    assert!(failure.reason.contains("nothing to go back to"));
-    // In this boot it is over; the trial is not taken up again.
-    let mut reported = after.record;
-    reported.unreported.clear();
-    assert_eq!(step(&reported, &seen).1, Command::Rest);
-}
-
-#[test]
-fn a_trial_that_the_loader_does_not_count_is_not_rebooted_for_ever() {
-    let mut checking = record(Point::Check);
-    let upgrade = checking.upgrade.as_mut().unwrap();
-    upgrade.boot_id = Some("boot-2".to_owned());
-    upgrade.trials = 4;
-    let verdict = Outcome::Verdict(Verdict::Unhealthy {
-        check: "web".into(),
-        output: "x".into(),
-    });
-    let after = next(&checking, &world(Slot::B, TRIAL, 2), Some(&verdict));
-    assert_eq!(after.record.at, Point::Failed);
 }
 
 #[test]
@@ -239,11 +165,11 @@ fn a_staged_image_survives_a_restart_while_its_marker_matches() {
     let staged = record(Point::Staged);
     let mut seen = world(Slot::A, SlotState::Empty, 2);
     assert_eq!(step(&staged, &seen), (Point::Staged, Command::Rest));
-    seen.staged = Some((Slot::B, digest(9)));
+    seen.world.staged = Some((Slot::B, digest(9)));
     assert_eq!(step(&staged, &seen).0, Point::Failed);
-    seen.staged = None;
+    seen.world.staged = None;
     assert_eq!(step(&staged, &seen).0, Point::Failed);
-    seen.loader = None;
+    seen.world.loader = None;
     assert_eq!(
         step(&staged, &seen).0,
         Point::Staged,
@@ -254,7 +180,7 @@ fn a_staged_image_survives_a_restart_while_its_marker_matches() {
 #[test]
 fn nothing_is_written_while_the_running_slot_is_unproven() {
     let mut seen = world(Slot::A, SlotState::Empty, 1);
-    seen.loader = Some([SlotState::Bad, SlotState::Good]);
+    seen.world.loader = Some([SlotState::Bad, SlotState::Good]);
     seen.request = Some(Request::Install(request(false)));
     let refused = next(&Record::default(), &seen, None);
     assert_eq!(refused.record.at, Point::Failed);
@@ -262,7 +188,7 @@ fn nothing_is_written_while_the_running_slot_is_unproven() {
         refused.record.last.unwrap().failure.unwrap().kind,
         ErrorKind::Unsafe
     );
-    seen.booted = None;
+    seen.world.booted = None;
     assert_eq!(step(&Record::default(), &seen).0, Point::Failed);
 }
 
@@ -270,7 +196,7 @@ fn nothing_is_written_while_the_running_slot_is_unproven() {
 fn an_old_slot_whose_loader_cannot_be_read_is_neither_rebooted_nor_judged() {
     for at in [Point::Restart, Point::GiveUp, Point::Return] {
         let mut seen = world(Slot::A, TRIAL, 3);
-        seen.loader = None;
+        seen.world.loader = None;
         let (to, command) = step(&record(at), &seen);
         assert_eq!(to, at);
         assert!(
@@ -402,7 +328,7 @@ fn checks_that_cannot_run_are_tried_until_the_deadline_and_then_count_as_late() 
     let broken = Outcome::Failed(Failure::new(ErrorKind::Bug, "systemd-run is missing"));
     let again = next(&checking, &seen, Some(&broken));
     assert!(matches!(again.command, Command::Wait { .. }));
-    seen.uptime = 600;
+    seen.world.uptime = 600;
     let late = next(&again.record, &seen, Some(&Outcome::Waited));
     assert_eq!(late.record.at, Point::GiveUp);
     let reason = &late.record.upgrade.unwrap().failure.unwrap().reason;
@@ -432,7 +358,7 @@ fn a_writer_that_answers_without_an_image_is_not_believed() {
 #[test]
 fn giving_a_trial_up_from_the_old_slot_never_reboots_even_when_the_loader_cannot_be_read() {
     let mut seen = world(Slot::A, TRIAL, 3);
-    seen.loader = None;
+    seen.world.loader = None;
     let after = next(&record(Point::GiveUp), &seen, Some(&Outcome::Done));
     assert_eq!(after.record.at, Point::GiveUp);
     assert!(

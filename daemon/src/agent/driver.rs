@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slotd_engine::{Command, Failure, Observation, Outcome, Record, Request, Verdict, next};
+use slotd_engine::{Command, Failure, Observation, Outcome, Record, Request, Verdict, World, next};
 use slotd_image::Cancel;
 
-use super::host::{Trouble, World};
+use super::host::Trouble;
 use super::lock::ChangeLock;
-use super::shared::Shared;
+use super::shared::{Answer, Shared};
 use super::words::{message, reason, recording};
 use crate::status::{Condition, ProgressStatus};
 
@@ -35,6 +35,7 @@ pub(super) fn spawn(shared: Arc<Shared>) -> io::Result<()> {
                 record: Record::default(),
                 lock: None,
                 announced: false,
+                answer: None,
             }
             .run();
         })?;
@@ -45,7 +46,11 @@ struct End(Arc<Shared>);
 
 impl Drop for End {
     fn drop(&mut self) {
-        self.0.state().ended = true;
+        {
+            let mut state = self.0.state();
+            state.ended = true;
+            state.answer = None;
+        }
         self.0.notify();
     }
 }
@@ -57,6 +62,8 @@ struct Driver {
     lock: Option<ChangeLock>,
     /// Whether those who wait for a verdict were told that there is none to come.
     announced: bool,
+    /// Where the word on the request goes that was taken last.
+    answer: Option<Answer>,
 }
 
 impl Driver {
@@ -71,14 +78,20 @@ impl Driver {
         let mut outcome = None;
         loop {
             let Some(seen) = self.observe() else { return };
-            let step = next(&self.record, &seen, outcome.take().as_ref());
+            let last = outcome.take();
+            let step = next(&self.record, &seen, last.as_ref());
             if kept.as_ref() != Some(&step.record) {
                 match self.keep(&step.record) {
                     Ok(()) => kept = Some(step.record.clone()),
                     Err(failure) if step.command.needs_record() => {
                         // What cannot be remembered is not begun: the record stays where it was.
-                        outcome = Some(Outcome::Failed(failure));
                         self.shared.state().deciding = false;
+                        if self.answer(Err(failure.clone())) {
+                            // Whoever asked knows, and all goes on as if nobody had.
+                            outcome = last;
+                            continue;
+                        }
+                        outcome = Some(Outcome::Failed(failure));
                         if self.paused(PAUSE) {
                             return;
                         }
@@ -88,6 +101,7 @@ impl Driver {
                 }
             }
             self.moved(step.record, &step.command);
+            self.answer(Ok(()));
             if self.shared.state().stopping {
                 return;
             }
@@ -99,7 +113,7 @@ impl Driver {
     }
 
     /// The world with what is asked of us; `None` when the agent is to stop.
-    fn observe(&self) -> Option<Observation> {
+    fn observe(&mut self) -> Option<Observation> {
         loop {
             self.shared.pulse.begin();
             match self.shared.host.observe() {
@@ -115,25 +129,28 @@ impl Driver {
         }
     }
 
-    fn observation(&self, world: World) -> Observation {
+    fn observation(&mut self, world: World) -> Observation {
         let request = {
             let mut state = self.shared.state();
             state.deciding = state.request.is_some();
+            self.answer = state.answer.take();
             state.request.take()
         };
         Observation {
-            booted: world.booted,
-            loader: world.loader,
-            trouble: world.trouble,
-            next_boot: world.next_boot,
-            staged: world.staged,
-            boot_id: world.boot_id,
-            uptime: world.uptime,
-            now: world.now,
-            settled: world.settled,
+            world,
             request,
             limits: self.shared.host.limits(),
         }
+    }
+
+    /// Tells whoever asked; whether somebody did.
+    fn answer(&mut self, word: Result<(), Failure>) -> bool {
+        let Some(answer) = self.answer.take() else {
+            return false;
+        };
+        // Whoever asked may have gone away meanwhile.
+        let _ = answer.try_send(word);
+        true
     }
 
     fn keep(&self, record: &Record) -> Result<(), Failure> {
@@ -219,7 +236,9 @@ impl Driver {
     /// Takes the lock before what changes slots or loader, and gives it back at rest.
     fn guard(&mut self, command: &Command) -> Result<(), Failure> {
         match command {
-            Command::Rest | Command::Report(_) | Command::Settle => self.lock = None,
+            Command::Rest | Command::Report(_) | Command::Settle | Command::Stay { .. } => {
+                self.lock = None;
+            }
             Command::Wait { .. }
             | Command::Reboot { .. }
             | Command::RunChecks { .. }
@@ -254,6 +273,7 @@ impl Driver {
                 Err(failure) => Outcome::Failed(failure),
             },
             Command::Settle => done(host.settle()),
+            Command::Stay { reason } => done(host.stay(reason)),
             Command::Preflight { slot } => {
                 let Some(request) = self.request() else {
                     return lost_request();

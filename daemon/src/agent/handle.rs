@@ -2,6 +2,7 @@
 //! status, and a word whenever something changed.
 
 use std::fmt;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -12,9 +13,15 @@ use super::driver;
 use super::error::{AgentError, kind_of};
 use super::host::Host;
 use super::request::{InstallRequest, UpgradeId};
-use super::shared::{Listener, Shared};
+use super::shared::{Answer, Listener, Shared};
 use crate::error::ErrorKind;
 use crate::status::{HistoryEntry, STATUS_VERSION, StatusDocument, UpgradeStatus};
+
+/// How long whoever asks waits for the driver's word: less than what a caller on the bus waits for an answer.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// How long a request waits for an agent that has just started and has not looked at the node yet.
+const START: Duration = Duration::from_secs(10);
 
 /// The agent, for the rest of the daemon. Clones speak with the same agent.
 #[derive(Clone)]
@@ -45,7 +52,13 @@ impl AgentHandle {
         Ok(Self { shared })
     }
 
-    fn ask(&self, request: Request, source: Option<ImageSource>) -> Result<UpgradeId, AgentError> {
+    /// Takes a request. With somebody who waits for it, `answer` hears whether it was kept in the record.
+    fn ask(
+        &self,
+        request: Request,
+        source: Option<ImageSource>,
+        answer: Option<Answer>,
+    ) -> Result<UpgradeId, AgentError> {
         let mut state = self.shared.state();
         state.admit(&request)?;
         let id = match &request {
@@ -66,9 +79,28 @@ impl AgentHandle {
             state.cancel.cancel();
         }
         state.request = Some(request);
+        state.answer = answer;
         drop(state);
         self.shared.notify();
         Ok(id)
+    }
+
+    /// Takes a request and waits until the driver has kept it or cannot. A driver that is busy with something long
+    /// answers later, which nobody waits for: the request stands, and the status tells what becomes of it.
+    fn ask_and_hear(&self, request: Request) -> Result<UpgradeId, AgentError> {
+        let (answer, word) = sync_channel(1);
+        let id = self.ask(request, None, Some(answer))?;
+        match word.recv_timeout(ANSWER) {
+            Ok(Ok(())) | Err(RecvTimeoutError::Timeout) => Ok(id),
+            Ok(Err(failure)) => Err(AgentError::new(
+                kind_of(failure.kind),
+                format!("not begun, since it cannot be recorded: {}", failure.reason),
+            )),
+            Err(RecvTimeoutError::Disconnected) => Err(AgentError::new(
+                ErrorKind::Retry,
+                "not begun: it was taken back, or the agent stops",
+            )),
+        }
     }
 
     /// Asks for an image. The upgrade's number is returned as soon as the request is taken; what
@@ -78,13 +110,13 @@ impl AgentHandle {
     /// Busy, with what is running, while another upgrade is under way.
     pub fn install(&self, request: InstallRequest) -> Result<UpgradeId, AgentError> {
         let image = request.to_engine();
-        self.ask(Request::Install(image), Some(request.source))
+        self.ask(Request::Install(image), Some(request.source), None)
     }
 
     /// Stops the upgrade of this number: what was staged is discarded, an armed trial is taken back.
     ///
     /// # Errors
-    /// When no such upgrade is under way, or its trial boot runs.
+    /// When no such upgrade is under way, its trial boot runs, or that it stops cannot be recorded where it must be.
     pub fn cancel(&self, id: UpgradeId) -> Result<(), AgentError> {
         {
             let mut state = self.shared.state();
@@ -96,25 +128,26 @@ impl AgentHandle {
             );
             if pending && id == next {
                 state.request = None;
+                state.answer = None;
                 state.source = None;
                 return Ok(());
             }
         }
-        self.ask(Request::Cancel(id), None).map(|_| ())
+        self.ask_and_hear(Request::Cancel(id)).map(|_| ())
     }
 
     /// Activates the staged image: the next boot tries it, and the machine reboots.
     ///
     /// # Errors
-    /// When no image is staged, or something else is under way.
+    /// When no image is staged, something else is under way, or the activation cannot be recorded: then it is not begun.
     pub fn activate(&self) -> Result<UpgradeId, AgentError> {
-        self.ask(Request::Activate, None)
+        self.ask_and_hear(Request::Activate)
     }
 
     /// Goes back to the other slot deliberately; it has to be good.
     ///
     /// # Errors
-    /// When another upgrade is under way.
+    /// When another upgrade is under way, or the rollback cannot be recorded: then it is not begun.
     pub fn rollback(&self) -> Result<UpgradeId, AgentError> {
         let view = self.shared.host.survey();
         let other = view.slots.iter().find(|slot| !slot.booted);
@@ -130,7 +163,7 @@ impl AgentHandle {
             return Err(AgentError::new(ErrorKind::Unsafe, message));
         }
         let version = other.and_then(|other| other.version.clone());
-        self.ask(Request::Rollback { version }, None)
+        self.ask_and_hear(Request::Rollback { version })
     }
 
     /// Tells the boot loader what the operator holds of a slot. Durable when it returns.
@@ -238,6 +271,14 @@ impl AgentHandle {
     #[must_use]
     pub fn wait_until_ready(&self, patience: Duration) -> bool {
         self.shared.wait(Some(patience), |state| state.ready)
+    }
+
+    /// The same for somebody who asks: bounded, and no longer than until it is known that the node cannot be looked at.
+    /// What is asked then answers for itself.
+    pub fn await_start(&self) {
+        self.shared.wait(Some(START), |state| {
+            state.ready || state.ended || state.stopping || state.message.is_some()
+        });
     }
 
     /// Waits until `until` holds for the upgrade's status, or the time is over.

@@ -1,8 +1,7 @@
 //! Everything that the agent sees and does, behind one trait: the driver above it knows no device.
 
 use slotd_engine::{
-    Digest, Ended, Failure, Image, ImageRequest, Limits, Record, Slot, SlotState, StagedSlot,
-    Upgrade, Verdict,
+    Ended, Failure, Image, ImageRequest, Limits, Record, Slot, StagedSlot, Upgrade, Verdict, World,
 };
 use slotd_image::{Cancel, ImageSource};
 
@@ -22,29 +21,6 @@ impl From<Failure> for Trouble {
     fn from(failure: Failure) -> Self {
         Self::Failed(failure)
     }
-}
-
-/// What of the world the engine needs, as it is now.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct World {
-    /// The booted slot.
-    pub booted: Option<Slot>,
-    /// What the loader's data say of A and B; `None` while they cannot be read.
-    pub loader: Option<[SlotState; 2]>,
-    /// Why slots or loader data cannot be read, where they cannot.
-    pub trouble: Option<Failure>,
-    /// The slot that would boot next.
-    pub next_boot: Option<Slot>,
-    /// The verified image that waits in a slot.
-    pub staged: Option<(Slot, Digest)>,
-    /// The kernel's boot id.
-    pub boot_id: String,
-    /// Seconds since the kernel started.
-    pub uptime: u64,
-    /// Seconds since 1970.
-    pub now: u64,
-    /// Whether this boot was released from the trial's guards.
-    pub settled: bool,
 }
 
 /// What the state directory held.
@@ -184,6 +160,13 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// What could not be taken back.
     fn settle(&self) -> Result<(), Failure>;
+
+    /// Releases a boot from the same guards that is not proven and not left: those who wait for a verdict hear that it
+    /// is neither rebooted nor kept.
+    ///
+    /// # Errors
+    /// What could not be taken back.
+    fn stay(&self, reason: &str) -> Result<(), Failure>;
 
     /// Says to those who wait for a verdict that there is none to come.
     ///

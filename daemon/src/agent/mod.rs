@@ -21,7 +21,7 @@ mod words;
 
 pub use error::{AgentError, Running, kind_of};
 pub use handle::AgentHandle;
-pub use host::{Host, Loaded, Trouble, World};
+pub use host::{Host, Loaded, Trouble};
 pub use life::AgentLife;
 pub use lock::{ChangeLock, LockError};
 pub use machine::Machine;

@@ -25,6 +25,12 @@ pub enum BootVerdict {
         /// What it printed.
         output: String,
     },
+    /// A boot that is not healthy and is not left either, since there is nothing good to go back to: it is neither
+    /// rebooted nor kept.
+    Stays {
+        /// Why.
+        reason: String,
+    },
 }
 
 /// The paths, under one directory.
@@ -72,8 +78,14 @@ impl RunFiles {
         self.directory.join("proven")
     }
 
-    /// Created once a proven boot was released from all guards of a trial: the last step, so that an agent that dies
-    /// between the steps takes them again.
+    /// Created by the agent when a boot that is not proven is not left either; see [`BootVerdict::Stays`].
+    #[must_use]
+    pub fn stays(&self) -> PathBuf {
+        self.directory.join("stays")
+    }
+
+    /// Created once a boot was released from all guards of a trial: the last step, so that an agent that dies between
+    /// the steps takes them again.
     #[must_use]
     pub fn settled(&self) -> PathBuf {
         self.directory.join("settled")
@@ -128,6 +140,14 @@ impl RunFiles {
     /// When the directory cannot be written.
     pub fn announce_proven(&self) -> io::Result<()> {
         self.replace(&self.proven(), b"")
+    }
+
+    /// Says that this boot is not left although it is not proven.
+    ///
+    /// # Errors
+    /// When the directory cannot be written.
+    pub fn announce_stays(&self) -> io::Result<()> {
+        self.replace(&self.stays(), b"")
     }
 
     /// Says that this boot was released from the guards of a trial.

@@ -1,9 +1,10 @@
 //! What the driver's thread and the handles share: the state under one lock, and who waits for a change of it.
 
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use slotd_engine::{Phase, Record, Refusal, Request, admit};
+use slotd_engine::{Failure, Phase, Record, Refusal, Request, admit};
 use slotd_image::{Cancel, ImageSource};
 
 use super::error::{AgentError, Running};
@@ -15,6 +16,9 @@ use crate::status::{Condition, ProgressStatus, UpgradeStatus};
 
 /// Called with the upgrade's status whenever it changed; must return soon.
 pub type Listener = Box<dyn Fn(&UpgradeStatus) + Send + Sync>;
+
+/// Takes one word: that a request is kept in the record, or why it cannot be.
+pub(super) type Answer = SyncSender<Result<(), Failure>>;
 
 /// What the driver's thread and the handles share.
 pub(super) struct Shared {
@@ -42,6 +46,8 @@ pub(super) struct State {
     pub(super) recording: Option<Condition>,
     /// Waits for the driver.
     pub(super) request: Option<Request>,
+    /// Where whoever asked waits to hear whether the request was begun; goes with the request.
+    pub(super) answer: Option<Answer>,
     /// The driver took a request and has not said yet what comes of it.
     pub(super) deciding: bool,
     /// Belongs to the request, or to the upgrade that was begun by it.

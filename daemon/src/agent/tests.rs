@@ -190,6 +190,48 @@ fn nothing_is_touched_when_the_record_cannot_be_kept() {
 }
 
 #[test]
+fn whoever_asks_for_what_cannot_be_recorded_is_told_and_nothing_is_begun() {
+    let host = FakeHost::new();
+    host.inner.lock().unwrap().state_b = Some(slotd_engine::SlotState::Good);
+    let agent = started(&host);
+    let unwritable = |set| host.inner.lock().unwrap().unwritable = set;
+    let refused = |asked: Result<u64, super::AgentError>, phase: &str| {
+        let error = asked.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration);
+        assert!(
+            error.to_string().contains("read-only file system"),
+            "{error}"
+        );
+        assert_eq!(agent.upgrade().phase, phase);
+        assert_eq!(agent.upgrade().failure, None);
+    };
+    unwritable(true);
+    refused(agent.rollback(), "Idle");
+    unwritable(false);
+    let id = agent.rollback().unwrap();
+    host.wait_for("reboot");
+    // Taking a rollback back selects a slot, which has to be recorded, too.
+    unwritable(true);
+    refused(agent.cancel(id).map(|()| id), "Activating");
+    unwritable(false);
+    agent.cancel(id).unwrap();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "Idle"));
+    let staged = InstallRequest {
+        stage_only: true,
+        ..file()
+    };
+    agent.install(staged).unwrap();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "Staged"));
+    unwritable(true);
+    refused(agent.activate(), "Staged");
+    assert!(!host.effects().contains(&"arm".to_owned()));
+    unwritable(false);
+    agent.activate().unwrap();
+    host.wait_for("arm");
+    assert!(agent.shutdown(SOON));
+}
+
+#[test]
 fn a_trial_boot_is_confirmed_even_when_the_record_cannot_be_kept() {
     let host = FakeHost::new();
     {

@@ -7,6 +7,7 @@ use slotd_bootctl::{Booted, InvalidatedSlot, SlotName, StagedImage};
 use slotd_image::{Cancel, Event, Expectation, OpenedImage};
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::activation::{activation, shell_line};
 use super::arguments::{FlashArguments, ImageArguments, OutputFormat};
 use super::error::CliError;
 use super::report::Report;
@@ -67,11 +68,16 @@ fn flash_on(
         .version
         .as_deref()
         .unwrap_or("an image without a version");
+    let activation = activation(node, slot);
     flash.report.borrow_mut().end(&format!(
-        "Slot {slot} holds {named}, read back and verified. `slotd-bootctl activate {slot}` makes the next boot a trial of it."
+        "Slot {slot} holds {named}, read back and verified. This makes the next boot a trial of it:\n  {}",
+        shell_line(&activation)
     ));
     match output {
-        OutputFormat::Json => print_json(&serde_json::json!({"slot": slot, "image": staged})),
+        OutputFormat::Json => {
+            let activate = activation;
+            print_json(&serde_json::json!({"slot": slot, "image": staged, "activate": activate}))
+        }
         OutputFormat::Table => Ok(()),
     }
 }

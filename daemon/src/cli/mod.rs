@@ -1,5 +1,6 @@
 //! The command line: what each command does, and the exit code that it ends with.
 
+mod activation;
 pub mod arguments;
 mod error;
 mod flash;

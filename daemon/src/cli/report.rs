@@ -1,12 +1,16 @@
 //! What is seen while an upgrade runs: a bar on a terminal, plain lines elsewhere, nothing for programs.
 
+mod line;
+
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use console::Term;
+use indicatif::{ProgressBar, ProgressDrawTarget, TermLike};
 
+use self::line::{Line, figures};
 use super::arguments::OutputFormat;
-use crate::status::{ProgressStatus, UpgradeStatus};
+use crate::status::UpgradeStatus;
 
 /// At most one line of progress in this time, where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -20,9 +24,16 @@ pub(super) struct Report {
 }
 
 enum How {
-    Bar(ProgressBar),
+    /// A line that is drawn over and over, and the columns that it may take, which change with the terminal.
+    Bar(ProgressBar, Box<dyn Fn() -> u16>),
     Lines,
     Silent,
+}
+
+impl How {
+    fn bar(target: ProgressDrawTarget, width: Box<dyn Fn() -> u16>) -> Self {
+        Self::Bar(ProgressBar::with_draw_target(Some(100), target), width)
+    }
 }
 
 impl Report {
@@ -31,11 +42,15 @@ impl Report {
         let how = match output {
             OutputFormat::Json => How::Silent,
             OutputFormat::Table if std::io::stderr().is_terminal() => {
-                let bar = ProgressBar::with_draw_target(Some(100), ProgressDrawTarget::stderr());
-                How::Bar(bar)
+                let width = || Term::stderr().width();
+                How::bar(ProgressDrawTarget::stderr(), Box::new(width))
             }
             OutputFormat::Table => How::Lines,
         };
+        Self::how(how)
+    }
+
+    fn how(how: How) -> Self {
         Self {
             how,
             sentence: String::new(),
@@ -64,18 +79,15 @@ impl Report {
                     _ => {}
                 }
             }
-            How::Bar(bar) => {
+            How::Bar(bar, width) => {
                 if is_new && !self.sentence.is_empty() {
                     bar.println(&self.sentence);
                 }
-                bar.set_style(style(progress.is_some_and(|now| now.percent.is_some())));
-                bar.set_message(sentence.clone());
-                if let Some(progress) = progress {
-                    bar.set_position(u64::from(progress.percent.unwrap_or(0)));
-                    bar.set_prefix(figures(&progress));
-                } else {
-                    bar.set_prefix("");
-                }
+                let line = Line::fit(usize::from(width()), &sentence, progress.as_ref());
+                // All of the line is in the style, so that none is drawn half old and half new.
+                bar.set_style(line.style());
+                let percent = progress.and_then(|now| now.percent).unwrap_or(0);
+                bar.set_position(u64::from(percent));
                 bar.tick();
             }
         }
@@ -87,7 +99,7 @@ impl Report {
         match &self.how {
             How::Silent => {}
             How::Lines => eprintln!("{last}"),
-            How::Bar(bar) => {
+            How::Bar(bar, _) => {
                 if !self.sentence.is_empty() {
                     bar.println(&self.sentence);
                 }
@@ -102,7 +114,7 @@ impl Report {
         match &self.how {
             How::Silent => {}
             How::Lines => eprintln!("{words}"),
-            How::Bar(bar) => bar.println(words),
+            How::Bar(bar, _) => bar.println(words),
         }
     }
 }
@@ -110,22 +122,10 @@ impl Report {
 impl Drop for Report {
     /// A bar that is left standing would garble what is printed next.
     fn drop(&mut self) {
-        if let How::Bar(bar) = &self.how {
+        if let How::Bar(bar, _) = &self.how {
             bar.finish_and_clear();
         }
     }
-}
-
-fn style(with_bar: bool) -> ProgressStyle {
-    let template = if with_bar {
-        "{msg} [{bar:28}] {prefix}"
-    } else {
-        "{spinner} {msg} {prefix}"
-    };
-    // Only a malformed template is an error, and these are not.
-    ProgressStyle::with_template(template)
-        .unwrap_or_else(|_| ProgressStyle::default_bar())
-        .progress_chars("=> ")
 }
 
 /// What an upgrade is doing, in words.
@@ -165,32 +165,14 @@ pub(super) fn sentence(status: &UpgradeStatus) -> String {
     }
 }
 
-/// Percentage, bytes, pace, estimate.
-fn figures(progress: &ProgressStatus) -> String {
-    let mut parts = Vec::new();
-    if let Some(percent) = progress.percent {
-        parts.push(format!("{percent:3} %"));
-    }
-    let written = HumanBytes(progress.bytes_written);
-    parts.push(match progress.bytes_total {
-        Some(total) => format!("{written} of {}", HumanBytes(total)),
-        None => written.to_string(),
-    });
-    if progress.rate > 0 {
-        parts.push(format!("{}/s", HumanBytes(progress.rate)));
-    }
-    if let Some(seconds) = progress.seconds_left {
-        parts.push(format!(
-            "{} left",
-            HumanDuration(Duration::from_secs(seconds))
-        ));
-    }
-    parts.join("  ")
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{figures, sentence};
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use indicatif::{ProgressDrawTarget, TermLike};
+
+    use super::{How, Report, sentence};
     use crate::status::{ProgressStatus, SlotLetter, UpgradeStatus};
 
     fn at(phase: &str, step: &str) -> UpgradeStatus {
@@ -224,20 +206,134 @@ mod tests {
         );
     }
 
-    #[test]
-    fn figures_leave_out_what_is_not_known() {
-        let mut progress = ProgressStatus {
-            bytes_written: 1 << 20,
-            ..ProgressStatus::default()
+    /// A terminal that keeps all that is written to it.
+    #[derive(Clone, Debug)]
+    struct Screen {
+        columns: u16,
+        written: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl TermLike for Screen {
+        fn width(&self) -> u16 {
+            self.columns
+        }
+
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.written.lock().unwrap().push(text.to_owned());
+            Ok(())
+        }
+
+        fn clear_line(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The last that is drawn for these states; nothing drawn before it is wider than the terminal.
+    fn drawn(columns: u16, states: &[UpgradeStatus]) -> String {
+        let screen = Screen {
+            columns,
+            written: Arc::default(),
         };
-        assert_eq!(figures(&progress), "1.00 MiB");
-        progress.percent = Some(7);
-        progress.bytes_total = Some(1 << 30);
-        progress.rate = 5 << 20;
-        progress.seconds_left = Some(61);
-        assert_eq!(
-            figures(&progress),
-            "  7 %  1.00 MiB of 1.00 GiB  5.00 MiB/s  61 seconds left"
-        );
+        let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
+        let mut report = Report::how(How::bar(target, Box::new(move || columns)));
+        for state in states {
+            report.show(state);
+        }
+        let written = screen.written.lock().unwrap().clone();
+        for text in &written {
+            let width = text.trim_end_matches(' ').chars().count();
+            assert!(width <= usize::from(columns), "{columns}: {text:?}");
+        }
+        let last = written.iter().rfind(|text| !text.trim().is_empty());
+        last.map_or_else(String::new, |text| text.trim_end().to_owned())
+    }
+
+    fn writing(version: Option<&str>, progress: Option<ProgressStatus>) -> UpgradeStatus {
+        UpgradeStatus {
+            target_version: version.map(str::to_owned),
+            progress,
+            ..at("Staging", "write")
+        }
+    }
+
+    const FAR: ProgressStatus = ProgressStatus {
+        percent: Some(100),
+        bytes_written: 1_073_741_823,
+        bytes_verified: 0,
+        bytes_total: Some(1_099_511_627_775),
+        published_bytes: 0,
+        published_total: None,
+        rate: 1_073_741_823,
+        seconds_left: Some(3600 * 17),
+    };
+
+    #[test]
+    fn what_moves_fits_the_terminal_and_the_most_important_stays() {
+        let version = Some("v1.35.3+k3s1-rc.20261201");
+        for (columns, kept, left_out) in [
+            (
+                160,
+                "100 %  1024.00 MiB of 1024.00 GiB  1024.00 MiB/s  17 hours left",
+                "…",
+            ),
+            (80, "] 100 %  17 hours left", "GiB"),
+            (60, "100 %  17 hours left", "MiB"),
+            (30, "100 %", "hours"),
+        ] {
+            let line = drawn(columns, &[writing(version, Some(FAR))]);
+            assert!(line.ends_with(kept), "{columns}: {line}");
+            assert!(!line.contains(left_out), "{columns}: {line}");
+            assert!(line.starts_with("Writing v1.35.3"), "{columns}: {line}");
+        }
+    }
+
+    #[test]
+    fn no_width_and_no_sentence_makes_a_line_wrap() {
+        let long =
+            "waits for the inhibitor of a program with a long name and a longer reason".to_owned();
+        let mut inhibited = at("Activating", "reboot");
+        inhibited.message = Some(long);
+        let mut early = FAR;
+        (early.percent, early.seconds_left) = (Some(0), None);
+        let mut unknown = early;
+        (unknown.percent, unknown.bytes_total) = (None, None);
+        let states = [
+            at("Staging", "preflight"),
+            writing(None, Some(unknown)),
+            writing(Some("2.0"), Some(early)),
+            writing(Some("2.0"), Some(FAR)),
+            inhibited,
+        ];
+        for columns in [1, 5, 12, 20, 40, 59, 60, 61, 79, 80, 81, 120, 200] {
+            for state in &states {
+                drawn(columns, std::slice::from_ref(state));
+            }
+        }
+        let line = drawn(60, &states[4..]);
+        assert!(line.ends_with('…'), "{line}");
     }
 }

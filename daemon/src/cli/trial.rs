@@ -1,21 +1,24 @@
 //! The two ends of a trial boot in systemd's own order: the gate before `boot-complete.target`, the confirmation after
 //! it. Both need no bus; they meet the agent in files under `/run/slotd`.
+//!
+//! `systemd-bless-boot.service` comes after both, so neither of them succeeds on a boot that the loader counted unless
+//! the agent or the loader's own data say that it is good, guards or no guards.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slotd_bootctl::{Booted, SlotName, SlotState};
+use slotd_bootctl::{Booted, SlotName, SlotState, System};
 
 use super::error::CliError;
 use crate::agent::{AgentLife, BootVerdict, RunFiles};
 use crate::config;
 use crate::error::ErrorKind;
-use crate::node::NodeSettings;
+use crate::node::{NodeSettings, boot_is_counted};
 use crate::service::node_settings;
 
-/// Written by `slotd-boot-generator` on a trial boot.
-const TRIAL_MARK: &str = "/run/systemd/generator/boot-complete.target.d/90-slotd-trial.conf";
+/// Written by `slotd-boot-generator` on a trial boot: while it is there, failing reboots.
+const GUARDS: &str = "/run/systemd/generator/boot-complete.target.d/90-slotd-trial.conf";
 
 /// Between two looks; only while a boot is under way.
 const LOOK: Duration = Duration::from_millis(200);
@@ -34,57 +37,141 @@ const ABSENCE: Duration = Duration::from_secs(60);
 
 /// `slotd gate`: waits for the agent's verdict on this boot.
 pub(super) fn gate() -> Result<(), CliError> {
-    gate_of(
-        &RunFiles::default(),
-        Path::new(TRIAL_MARK).exists(),
-        SILENCE,
-        GIVE_UP,
-    )
+    let boot = Boot::running(&System::host());
+    gate_of(&RunFiles::default(), &boot, &Patience::default())
 }
 
-fn gate_of(
-    run: &RunFiles,
-    trial: bool,
+/// What is known of this boot without the agent.
+struct Boot {
+    /// The loader counted it: a trial, or the last resort of a slot that was given up.
+    counted: bool,
+    /// Exists while failing reboots the machine.
+    guards: PathBuf,
+}
+
+impl Boot {
+    fn running(system: &System) -> Self {
+        Self {
+            counted: boot_is_counted(system),
+            guards: PathBuf::from(GUARDS),
+        }
+    }
+
+    fn is_guarded(&self) -> bool {
+        self.guards.exists()
+    }
+}
+
+/// How long what may still come is waited for.
+struct Patience {
     silence: Duration,
     give_up: Duration,
-) -> Result<(), CliError> {
-    let began = Instant::now();
-    let mut condemned = Since::new(give_up);
-    let mut said = Said::default();
-    loop {
-        let verdict = run.read_verdict();
-        let unhealthy = matches!(verdict, Ok(Some(BootVerdict::Unhealthy { .. })));
-        let is_final = condemned.lasts(unhealthy);
-        match verdict {
-            Ok(Some(BootVerdict::NotOnTrial)) => {
-                println!("not a trial boot");
-                return Ok(());
-            }
-            Ok(Some(BootVerdict::Healthy)) => {
-                println!("healthy");
-                return Ok(());
-            }
-            Ok(Some(BootVerdict::Unhealthy { check, output })) => {
-                said.once(&format!("unhealthy: {check}\n{output}"));
-                // Failing reboots; what the agent still records saves the remaining tries.
-                if is_final {
-                    return Err(unhealthy_because(&check));
-                }
-            }
-            Ok(None) => {}
-            Err(error) => said.once(&format!("the verdict cannot be read: {error}")),
+    absence: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            silence: SILENCE,
+            give_up: GIVE_UP,
+            absence: ABSENCE,
         }
-        // A trial boot is bounded by boot-complete.target's own timeout.
-        if !trial && began.elapsed() >= silence {
-            println!("not a trial boot, and no agent that says so");
-            return Ok(());
+    }
+}
+
+fn gate_of(run: &RunFiles, boot: &Boot, patience: &Patience) -> Result<(), CliError> {
+    let mut gate = Gate::new(run, boot, patience);
+    loop {
+        if let Some(end) = gate.look() {
+            return end;
         }
         thread::sleep(LOOK);
     }
 }
 
+/// The gate while it waits.
+struct Gate<'a> {
+    run: &'a RunFiles,
+    boot: &'a Boot,
+    silent: Since,
+    condemned: Since,
+    absent: Since,
+    said: Said,
+}
+
+impl<'a> Gate<'a> {
+    fn new(run: &'a RunFiles, boot: &'a Boot, patience: &Patience) -> Self {
+        Self {
+            run,
+            boot,
+            silent: Since::new(patience.silence),
+            condemned: Since::new(patience.give_up),
+            absent: Since::new(patience.absence),
+            said: Said::default(),
+        }
+    }
+
+    /// One look at the verdict; `None` while there is something to wait for.
+    fn look(&mut self) -> Option<Result<(), CliError>> {
+        let verdict = self.run.read_verdict();
+        let unhealthy = matches!(verdict, Ok(Some(BootVerdict::Unhealthy { .. })));
+        let is_final = self.condemned.lasts(unhealthy);
+        match verdict {
+            Ok(Some(BootVerdict::NotOnTrial)) => {
+                println!("not a trial boot");
+                return Some(Ok(()));
+            }
+            Ok(Some(BootVerdict::Healthy)) => {
+                println!("healthy");
+                return Some(Ok(()));
+            }
+            Ok(Some(BootVerdict::Unhealthy { check, output })) => {
+                self.said.once(&format!("unhealthy: {check}\n{output}"));
+                // Failing reboots; what the agent still records saves the remaining tries.
+                if is_final {
+                    return Some(Err(unhealthy_because(&check)));
+                }
+            }
+            Ok(Some(BootVerdict::Stays { reason })) => {
+                let words = stays_because(&reason);
+                self.said.once(&words);
+                // Failing with the guards in place would reboot the machine that is to stay.
+                return match self.boot.is_guarded() {
+                    true => None,
+                    false => Some(Err(CliError::new(ErrorKind::Unsafe, words))),
+                };
+            }
+            Ok(None) => {}
+            Err(error) => self
+                .said
+                .once(&format!("the verdict cannot be read: {error}")),
+        }
+        if !self.boot.counted && self.silent.lasts(true) {
+            println!("not a trial boot, and no agent that says so");
+            return Some(Ok(()));
+        }
+        // Guards have a timeout of their own. A slot that the loader starts as its last resort has none, and is kept
+        // by no silence either.
+        let alone = self.boot.counted && !self.boot.is_guarded() && is_gone(self.run);
+        if self.absent.lasts(alone) {
+            let message = "no agent that could judge this boot";
+            return Some(Err(CliError::new(ErrorKind::Unsafe, message)));
+        }
+        None
+    }
+}
+
 fn unhealthy_because(check: &str) -> CliError {
     CliError::new(ErrorKind::Unsafe, format!("unhealthy: {check}"))
+}
+
+fn stays_because(reason: &str) -> String {
+    format!("not healthy, and neither rebooted nor kept: {reason}")
+}
+
+/// Whether there is no agent. What cannot be found out is no reason to act.
+fn is_gone(run: &RunFiles) -> bool {
+    AgentLife::is_there(&run.agent()).is_ok_and(|there| !there)
 }
 
 /// How long something has been so without a break.
@@ -121,32 +208,34 @@ impl Said {
     }
 }
 
-/// `slotd confirm`: tells the agent that the boot is complete, and on a trial boot waits until the boot loader's own
-/// data says that the slot is good.
+/// `slotd confirm`: tells the agent that the boot is complete, and on a boot that the loader counted waits until the
+/// loader's own data says that the slot is good.
 ///
-/// Failing reboots a trial boot. A success that cannot be recorded (a boot partition that is read-only, say) is no ill
-/// health: the agent tries again for as long as it takes, and this waits as long. It fails where that cannot end well:
-/// on a bad verdict, or where there is no agent.
+/// Failing reboots a trial boot while its guards are there. A success that cannot be recorded (a boot partition that is
+/// read-only, say) is no ill health: the agent tries again for as long as it takes, and this waits as long. It fails
+/// where that cannot end well: on a bad verdict, or where there is no agent.
 pub(super) fn confirm(config_root: &Path) -> Result<(), CliError> {
     let settings = node_settings(&config::load(config_root)?);
     let run = &settings.run;
-    if !Path::new(TRIAL_MARK).exists() {
+    let boot = Boot::running(&settings.system);
+    if !boot.counted {
         run.announce_boot_complete()
             .map_err(|error| CliError::io(&run.boot_complete(), error))?;
         println!("not a trial boot");
         return Ok(());
     }
-    wait_until_good(&mut || booted_state(&settings), run, GIVE_UP, ABSENCE)
+    let mut look = || booted_state(&settings);
+    wait_until_good(&mut look, run, &boot, &Patience::default())
 }
 
 fn wait_until_good(
     look: &mut dyn FnMut() -> Result<Option<(SlotName, SlotState)>, CliError>,
     run: &RunFiles,
-    give_up: Duration,
-    absence: Duration,
+    boot: &Boot,
+    patience: &Patience,
 ) -> Result<(), CliError> {
-    let mut condemned = Since::new(give_up);
-    let mut absent = Since::new(absence);
+    let mut condemned = Since::new(patience.give_up);
+    let mut absent = Since::new(patience.absence);
     let mut said = Said::default();
     let mut pause = LOOK;
     loop {
@@ -179,9 +268,12 @@ fn wait_until_good(
         {
             return Err(unhealthy_because(check));
         }
-        // What cannot be found out is no reason to reboot.
-        let gone = AgentLife::is_there(&run.agent()).is_ok_and(|there| !there);
-        if absent.lasts(gone) {
+        if let Some(BootVerdict::Stays { reason }) = &verdict
+            && !boot.is_guarded()
+        {
+            return Err(CliError::new(ErrorKind::Unsafe, stays_because(reason)));
+        }
+        if absent.lasts(is_gone(run)) {
             let message = format!("no agent that could confirm this boot: {now}");
             return Err(CliError::new(ErrorKind::Unsafe, message));
         }
@@ -201,130 +293,4 @@ fn booted_state(settings: &NodeSettings) -> Result<Option<(SlotName, SlotState)>
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use slotd_bootctl::{SlotName, SlotState};
-
-    use super::{gate_of, wait_until_good};
-    use crate::agent::{AgentLife, BootVerdict, RunFiles};
-    use crate::cli::error::CliError;
-    use crate::error::ErrorKind;
-
-    const NOW: Duration = Duration::ZERO;
-
-    fn unhealthy() -> BootVerdict {
-        BootVerdict::Unhealthy {
-            check: "required.d/x".to_owned(),
-            output: String::new(),
-        }
-    }
-
-    #[test]
-    fn the_gate_opens_for_healthy_and_for_boots_that_are_no_trial() {
-        let dir = tempfile::tempdir().unwrap();
-        let run = RunFiles::at(dir.path());
-        for verdict in [BootVerdict::Healthy, BootVerdict::NotOnTrial] {
-            run.write_verdict(&verdict).unwrap();
-            gate_of(&run, true, NOW, NOW).unwrap();
-        }
-    }
-
-    #[test]
-    fn the_gate_stays_shut_for_a_bad_verdict() {
-        let dir = tempfile::tempdir().unwrap();
-        let run = RunFiles::at(dir.path());
-        run.write_verdict(&unhealthy()).unwrap();
-        let error = gate_of(&run, true, NOW, NOW).unwrap_err();
-        assert!(error.to_string().contains("required.d/x"), "{error}");
-    }
-
-    #[test]
-    fn a_proven_boot_does_not_hang_on_an_agent_that_says_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        gate_of(&RunFiles::at(dir.path()), false, NOW, NOW).unwrap();
-    }
-
-    #[test]
-    fn a_trial_boot_waits_for_the_verdict() {
-        let dir = tempfile::tempdir().unwrap();
-        let run = RunFiles::at(dir.path());
-        std::fs::write(run.verdict(), "{}").unwrap();
-        let agent = run.clone();
-        let writer = std::thread::spawn(move || {
-            agent.write_verdict(&BootVerdict::Healthy).unwrap();
-        });
-        gate_of(&run, true, NOW, NOW).unwrap();
-        writer.join().unwrap();
-    }
-
-    const TRYING: SlotState = SlotState::Trial { left: 2, done: 1 };
-
-    #[test]
-    fn a_verdict_that_is_taken_back_opens_the_gate() {
-        let dir = tempfile::tempdir().unwrap();
-        let run = RunFiles::at(dir.path());
-        run.write_verdict(&unhealthy()).unwrap();
-        let agent = run.clone();
-        let writer = std::thread::spawn(move || {
-            agent.write_verdict(&BootVerdict::Healthy).unwrap();
-        });
-        gate_of(&run, true, NOW, Duration::from_secs(60)).unwrap();
-        writer.join().unwrap();
-    }
-
-    #[test]
-    fn a_slot_is_confirmed_only_when_the_loader_says_good() {
-        let dir = tempfile::tempdir().unwrap();
-        let run = RunFiles::at(dir.path());
-        let _agent = AgentLife::claim(&run.agent()).unwrap();
-        let mut answers = vec![
-            Ok(Some((SlotName::B, SlotState::Good))),
-            Ok(Some((SlotName::B, TRYING))),
-            Err(CliError::new(ErrorKind::Retry, "no ESP yet")),
-        ];
-        wait_until_good(&mut || answers.pop().unwrap(), &run, NOW, NOW).unwrap();
-        assert!(answers.is_empty());
-        assert!(run.boot_complete().exists());
-    }
-
-    #[test]
-    fn a_success_that_cannot_be_recorded_is_waited_for_without_a_limit() {
-        let dir = tempfile::tempdir().unwrap();
-        let run = RunFiles::at(dir.path());
-        run.write_verdict(&BootVerdict::Healthy).unwrap();
-        let _agent = AgentLife::claim(&run.agent()).unwrap();
-        // No patience is left for anything else: only the number of looks ends this.
-        let mut looks = 0;
-        let mut look = || {
-            looks += 1;
-            let state = if looks < 4 { TRYING } else { SlotState::Good };
-            Ok(Some((SlotName::B, state)))
-        };
-        wait_until_good(&mut look, &run, NOW, NOW).unwrap();
-        assert_eq!(looks, 4);
-    }
-
-    #[test]
-    fn a_late_verdict_and_an_agent_that_is_gone_end_the_wait() {
-        let dir = tempfile::tempdir().unwrap();
-        let run = RunFiles::at(dir.path());
-        let long = Duration::from_secs(60);
-        let trying = || wait_until_good(&mut || Ok(Some((SlotName::B, TRYING))), &run, NOW, NOW);
-        let error = trying().unwrap_err();
-        assert!(error.to_string().contains("no agent"), "{error}");
-        assert!(error.to_string().contains("slot B is trial"), "{error}");
-        let agent = AgentLife::claim(&run.agent()).unwrap();
-        run.write_verdict(&unhealthy()).unwrap();
-        let error = trying().unwrap_err();
-        assert_eq!(error.to_string(), "unhealthy: required.d/x");
-        // A restart of the agent is no absence.
-        drop(agent);
-        std::fs::remove_file(run.verdict()).unwrap();
-        let mut answers = vec![
-            Ok(Some((SlotName::B, SlotState::Good))),
-            Ok(Some((SlotName::B, TRYING))),
-        ];
-        wait_until_good(&mut || answers.pop().unwrap(), &run, long, long).unwrap();
-    }
-}
+mod tests;

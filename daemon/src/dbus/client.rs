@@ -3,14 +3,24 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use zbus::fdo::DBusProxy;
+use zbus::names::BusName;
 use zbus::{Connection, DBusError, connection};
 
+use super::NAME;
 use super::wire::{InstallOptions, kind_of_name};
+use crate::agent::{AgentLife, RunFiles};
 use crate::error::ErrorKind;
 use crate::status::StatusDocument;
 
 /// How long the agent may take for an answer.
 const ANSWER: Duration = Duration::from_secs(60);
+
+/// How long an agent that lives may take to come onto the bus.
+const START: Duration = Duration::from_secs(10);
+
+/// Between two looks for it.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The interface as zbus generates it from these signatures.
 mod proxy {
@@ -117,7 +127,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the system bus, where the agent may or may not be.
+    /// Connects to the system bus, where the agent may or may not be. One that lives and is not on the bus yet is
+    /// waited for, [`START`] at most.
     ///
     /// # Errors
     /// [`ErrorKind::NotRunning`] when there is no bus.
@@ -130,7 +141,20 @@ impl Client {
                 let message = format!("the daemon is not running, or cannot be reached: {error}");
                 ClientError::new(ErrorKind::NotRunning, message, error)
             })?;
-        Self::over(connection).await
+        let client = Self::over(connection).await?;
+        let bus = DBusProxy::new(&client.connection).await?;
+        let mark = RunFiles::default().agent();
+        until_on_the_bus(
+            async || match BusName::try_from(NAME) {
+                Ok(name) => bus.name_has_owner(name).await.unwrap_or(true),
+                Err(_) => true,
+            },
+            // Its mark is root's; whoever cannot read it does not wait.
+            || AgentLife::is_there(&mark).unwrap_or(false),
+            START,
+        )
+        .await;
+        Ok(client)
     }
 
     /// The agent at the other end of this connection.
@@ -190,5 +214,51 @@ impl Client {
             message: format!("the daemon's status cannot be read: {error}"),
             source: None,
         })
+    }
+}
+
+/// Waits while an agent lives that is not on the bus, no longer than `limit`.
+async fn until_on_the_bus(
+    mut is_there: impl AsyncFnMut() -> bool,
+    lives: impl Fn() -> bool,
+    limit: Duration,
+) {
+    let patience = tokio::time::timeout(limit, async {
+        while !is_there().await && lives() {
+            tokio::time::sleep(LOOK).await;
+        }
+    });
+    // An agent that takes longer answers for itself: it does not.
+    let _ = patience.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use super::until_on_the_bus;
+
+    #[test]
+    fn only_an_agent_that_lives_is_waited_for_and_not_for_ever() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let long = Duration::from_secs(60);
+        for (lives, there_after, limit, looks_at_least, looks_at_most) in [
+            (true, 3, long, 3, 3),
+            (false, 3, long, 1, 1),
+            (true, 1, long, 1, 1),
+            (true, u32::MAX, Duration::from_millis(1), 1, 2),
+        ] {
+            let looks = Cell::new(0);
+            let is_there = async || {
+                looks.set(looks.get() + 1);
+                looks.get() >= there_after
+            };
+            runtime.block_on(until_on_the_bus(is_there, || lives, limit));
+            assert!((looks_at_least..=looks_at_most).contains(&looks.get()));
+        }
     }
 }

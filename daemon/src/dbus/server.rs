@@ -27,15 +27,22 @@ impl Slotd1 {
     pub fn new(agent: AgentHandle) -> Self {
         Self { agent }
     }
-}
 
-/// Runs what reads devices beside the bus, which goes on meanwhile.
-async fn beside<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, CallError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| CallError::Bug(error.to_string()))
+    /// Asks the agent once it has looked at the node, beside the bus, which goes on meanwhile: that look, devices and
+    /// the record take their time.
+    async fn ask<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&AgentHandle) -> T + Send + 'static,
+    ) -> Result<T, CallError> {
+        let agent = self.agent.clone();
+        let work = move || {
+            agent.await_start();
+            what(&agent)
+        };
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| CallError::Bug(error.to_string()))
+    }
 }
 
 #[zbus::interface(name = "io.monok8s.Slotd1", introspection_docs = false)]
@@ -59,7 +66,7 @@ impl Slotd1 {
             return Err(CallError::Reject(message));
         }
         let request = InstallOptions::from_dict(options)?.request(source)?;
-        Ok(self.agent.install(request)?)
+        Ok(self.ask(|agent| agent.install(request)).await??)
     }
 
     /// Installs an image that is read from a descriptor; the upgrade's number.
@@ -73,24 +80,23 @@ impl Slotd1 {
             fd: image.into(),
         };
         let request = InstallOptions::from_dict(options)?.request(source)?;
-        Ok(self.agent.install(request)?)
+        Ok(self.ask(|agent| agent.install(request)).await??)
     }
 
     /// Stops the upgrade of this number.
     async fn cancel(&self, upgrade: u64) -> Result<(), CallError> {
-        Ok(self.agent.cancel(upgrade)?)
+        Ok(self.ask(move |agent| agent.cancel(upgrade)).await??)
     }
 
     /// Boots the staged slot on trial.
     async fn activate(&self) -> Result<(), CallError> {
-        self.agent.activate()?;
+        self.ask(AgentHandle::activate).await??;
         Ok(())
     }
 
     /// Goes back to the other slot.
     async fn rollback(&self) -> Result<(), CallError> {
-        let agent = self.agent.clone();
-        beside(move || agent.rollback()).await??;
+        self.ask(AgentHandle::rollback).await??;
         Ok(())
     }
 
@@ -110,14 +116,12 @@ impl Slotd1 {
                 )));
             }
         };
-        let agent = self.agent.clone();
-        Ok(beside(move || agent.mark(slot, good)).await??)
+        Ok(self.ask(move |agent| agent.mark(slot, good)).await??)
     }
 
     /// The status document, JSON.
     async fn get_status(&self) -> Result<String, CallError> {
-        let agent = self.agent.clone();
-        beside(move || serde_json::to_string(&agent.status()))
+        self.ask(|agent| serde_json::to_string(&agent.status()))
             .await?
             .map_err(|error| CallError::Bug(error.to_string()))
     }

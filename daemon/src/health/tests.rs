@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use slotd_image::Cancel;
 
+use super::round::tail;
 use super::{
     HealthEvent, HealthSettings, HttpCheck, Node, Probed, Script, ScriptEnd, UnitState, Verdict,
-    run_on, tail,
+    run_on,
 };
 
 /// A machine whose answers are given; each list's last answer stays.

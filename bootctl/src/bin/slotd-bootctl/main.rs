@@ -1,99 +1,20 @@
 //! `slotd-bootctl`: shows the slots of an A/B node and changes what the boot loader holds of them.
 //! Needs no daemon, no D-Bus and no configuration.
 
+mod arguments;
 mod report;
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::Parser;
 use slotd_bootctl::{
-    Backend, BootOptions, Error, EspSetting, PreflightRequest, RefusalCode, Result, SlotLocator,
-    SlotName, SlotSettings, SlotState, SlotTable, System, SystemdBoot, machine_id,
-    require_no_refusals,
+    Backend, BootOptions, Error, EspSetting, PreflightRequest, RefusalCode, Result, SlotName,
+    SlotSettings, SlotState, SlotTable, System, SystemdBoot, machine_id, require_no_refusals,
 };
 
+use crate::arguments::{Arguments, Command, Output, Trial};
 use crate::report::{Loader, Report};
-
-/// Shows and changes what the boot loader holds of an A/B node's slots.
-///
-/// Works without a daemon and without a configuration on a disk with a usual label pair
-/// (root-a/root-b and the like).
-#[derive(Debug, Parser)]
-#[command(name = "slotd-bootctl", version, after_help = EXIT_CODES)]
-struct Arguments {
-    /// How to print what is found.
-    #[arg(long, value_enum, default_value_t = Output::Table, global = true)]
-    output: Output,
-    /// Slot A: PARTLABEL=, PARTUUID= or a device path, instead of a known label pair.
-    #[arg(long, value_name = "LOCATOR", requires = "slot_b", global = true)]
-    slot_a: Option<SlotLocator>,
-    /// Slot B, likewise.
-    #[arg(long, value_name = "LOCATOR", requires = "slot_a", global = true)]
-    slot_b: Option<SlotLocator>,
-    /// Where the EFI system partition is mounted, instead of /efi, /boot/efi or /boot.
-    #[arg(long, value_name = "DIR", global = true)]
-    esp: Option<PathBuf>,
-    /// A directory that stands for the node: sys/, proc/ and dev/ below it.
-    #[arg(long, value_name = "DIR", hide = true, global = true)]
-    system_root: Option<PathBuf>,
-    #[command(subcommand)]
-    command: Option<Command>,
-}
-
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 internal error, 2 usage, 3 the configuration or the \
-machine's layout has to change, 4 request rejected, 5 refused to protect the node, 6 temporary, a \
-retry may help.";
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// A table for people.
-    Table,
-    /// A document for programs; its schema is in the crate's README.
-    Json,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Show both slots, what boots next, and how that is known.
-    Status,
-    /// Show one line for each slot.
-    List,
-    /// Make the next boot a trial of a verified slot, or go back to a good one.
-    Activate {
-        /// A or B.
-        slot: SlotName,
-        #[command(flatten)]
-        trial: Trial,
-    },
-    /// Record that the running system is proven.
-    MarkGood {
-        /// A or B; the booted slot if left out.
-        slot: Option<SlotName>,
-    },
-    /// Give a slot up.
-    MarkBad {
-        /// A or B.
-        slot: SlotName,
-    },
-}
-
-#[derive(Debug, Args)]
-struct Trial {
-    /// Boots that the trial gets.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    tries: u32,
-    /// Seconds that a trial boot gets to prove itself.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    deadline: u64,
-    /// Seconds after which a panicked kernel reboots.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    panic: u32,
-    /// Kernel options besides the image's own.
-    #[arg(long, value_name = "OPTIONS", default_value = "")]
-    options: String,
-}
 
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {

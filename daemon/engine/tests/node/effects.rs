@@ -21,6 +21,15 @@ impl Node {
                 self.settled = true;
                 Outcome::Done
             }
+            Command::Stay { .. } => {
+                assert_ne!(
+                    self.state(self.booted),
+                    SlotState::Good,
+                    "proven, and treated as if it were not"
+                );
+                self.settled = true;
+                Outcome::Done
+            }
             Command::Preflight { slot } => {
                 assert_ne!(*slot, self.booted);
                 self.bench = [true, false, false];

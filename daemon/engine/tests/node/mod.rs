@@ -4,10 +4,11 @@
 #![allow(dead_code, reason = "each test program uses its part of the model")]
 
 mod effects;
+pub(crate) mod points;
 
 use slotd_engine::{
     Command, Digest, ErrorKind, Failure, ImageRequest, Limits, Observation, Outcome, Point, Record,
-    Request, Result as Ending, Slot, SlotState, decode, encode, next,
+    Request, Result as Ending, Slot, SlotState, World, decode, encode, next,
 };
 
 /// What an image does when it is started.
@@ -236,15 +237,17 @@ impl Node {
             (self.state(slot) != SlotState::Good).then_some((slot, known))
         });
         Observation {
-            booted: Some(self.booted),
-            loader: Some([self.state(Slot::A), self.state(Slot::B)]),
-            trouble: None,
-            next_boot: self.order().into_iter().next(),
-            staged,
-            boot_id: format!("boot-{}", self.boot),
-            uptime: self.uptime,
-            now: 1_700_000_000 + u64::from(self.boot) * 1000 + self.uptime,
-            settled: self.settled,
+            world: World {
+                booted: Some(self.booted),
+                loader: Some([self.state(Slot::A), self.state(Slot::B)]),
+                trouble: None,
+                next_boot: self.order().into_iter().next(),
+                staged,
+                boot_id: format!("boot-{}", self.boot),
+                uptime: self.uptime,
+                now: 1_700_000_000 + u64::from(self.boot) * 1000 + self.uptime,
+                settled: self.settled,
+            },
             request: self.asked.clone(),
             limits: self.limits,
         }

@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use slotd_bootctl::{Backend, InvalidatedSlot, SlotName, SlotTable, VerifiedSlot};
 use slotd_engine::{
     Ended, ErrorKind, Failure, Image, ImageRequest, Limits, Record, Slot, StagedSlot, Upgrade,
-    Verdict,
+    Verdict, World,
 };
 use slotd_image::{Cancel, ImageSource, OpenedImage};
 
-use super::host::{Host, Loaded, Trouble, World};
+use super::host::{Host, Loaded, Trouble};
 use super::lock::ChangeLock;
 use super::machine::Machine;
 use super::state::StateStore;
@@ -212,6 +212,10 @@ impl Host for NodeHost {
 
     fn settle(&self) -> Result<(), Failure> {
         self.release_from_trial()
+    }
+
+    fn stay(&self, reason: &str) -> Result<(), Failure> {
+        self.stay_unproven(reason)
     }
 
     fn announce_no_trial(&self) -> Result<(), Failure> {

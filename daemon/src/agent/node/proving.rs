@@ -1,7 +1,8 @@
 //! A trial boot on its way to being proven, and what is released then.
 
 use std::fs;
-use std::path::PathBuf;
+use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use slotd_engine::{ErrorKind, Failure, Verdict};
@@ -10,12 +11,10 @@ use slotd_image::Cancel;
 use super::super::host::Trouble;
 use super::super::run_files::BootVerdict;
 use super::NodeHost;
+use crate::node::boot_is_counted;
 
 /// Between two looks for `/run/slotd/boot-complete`, on trial boots only.
 const LOOK: Duration = Duration::from_millis(250);
-
-/// Exists when the loader counted this boot (systemd-boot's vendor id).
-const COUNT_PATH: &str = "LoaderBootCountPath-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
 
 impl NodeHost {
     /// The moment at which the machine's uptime will be `deadline` seconds.
@@ -50,13 +49,8 @@ impl NodeHost {
 
     fn tell(&self, verdict: &BootVerdict) -> Result<(), Failure> {
         let run = &self.settings.run;
-        run.write_verdict(verdict).map_err(|error| {
-            let path = run.verdict();
-            Failure::new(
-                ErrorKind::Retry,
-                format!("cannot write {}: {error}", path.display()),
-            )
-        })
+        run.write_verdict(verdict)
+            .map_err(|error| unwritten(&run.verdict(), &error))
     }
 
     pub(super) fn say_no_trial(&self) -> Result<(), Failure> {
@@ -97,21 +91,44 @@ impl NodeHost {
     /// longer reboot the machine when they fail. Idempotent; nothing of it outlives the boot.
     pub(super) fn release_from_trial(&self) -> Result<(), Failure> {
         let run = &self.settings.run;
-        let unwritten = |path: PathBuf, error: std::io::Error| {
-            let reason = format!("cannot write {}: {error}", path.display());
-            Failure::new(ErrorKind::Retry, reason)
-        };
         // First: the generator, which the reload runs, looks for it.
         run.announce_proven()
-            .map_err(|error| unwritten(run.proven(), error))?;
-        self.reset_panic()?;
+            .map_err(|error| unwritten(&run.proven(), &error))?;
+        self.lift_guards()
+    }
 
+    /// The boot that is not proven and has nowhere to go loses the same guards: nothing of it reboots the machine any
+    /// more, a panic included, and nothing keeps the slot. Idempotent; nothing of it outlives the boot.
+    pub(super) fn stay_unproven(&self, reason: &str) -> Result<(), Failure> {
+        let run = &self.settings.run;
+        let judged = matches!(
+            run.read_verdict(),
+            Ok(Some(
+                BootVerdict::Unhealthy { .. } | BootVerdict::Stays { .. }
+            ))
+        );
+        if judged || boot_is_counted(&self.settings.system) {
+            // First: whoever fails while the guards are there reboots the machine, so the gate waits for their end.
+            self.tell(&BootVerdict::Stays {
+                reason: reason.to_owned(),
+            })?;
+            run.announce_stays()
+                .map_err(|error| unwritten(&run.stays(), &error))?;
+        } else {
+            self.say_no_trial()?;
+        }
+        self.lift_guards()
+    }
+
+    fn lift_guards(&self) -> Result<(), Failure> {
+        let run = &self.settings.run;
+        self.reset_panic()?;
         // Only a boot that was counted got drop-ins from the generator.
-        if self.settings.system.efivars().join(COUNT_PATH).exists() {
+        if boot_is_counted(&self.settings.system) {
             self.machine.reload_units()?;
         }
         run.announce_settled()
-            .map_err(|error| unwritten(run.settled(), error))
+            .map_err(|error| unwritten(&run.settled(), &error))
     }
 
     /// The deadline that this boot's entry was armed with, in seconds since the kernel's start.
@@ -142,4 +159,9 @@ impl NodeHost {
         }
         Ok(())
     }
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> Failure {
+    let reason = format!("cannot write {}: {error}", path.display());
+    Failure::new(ErrorKind::Retry, reason)
 }

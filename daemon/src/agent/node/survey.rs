@@ -3,9 +3,8 @@
 use std::fs;
 
 use slotd_bootctl::{Booted, Counting, LoaderState, NextBoot, SlotName, SlotState, SlotTable};
-use slotd_engine::{Digest, ErrorKind, Failure};
+use slotd_engine::{Digest, ErrorKind, Failure, World};
 
-use super::super::host::World;
 use super::{NodeHost, convert};
 use crate::staging::boot_failure;
 use crate::status::{Condition, LoaderStatus, NodeView, SlotLetter, SlotStatus};

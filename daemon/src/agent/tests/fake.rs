@@ -5,12 +5,12 @@ use std::time::Instant;
 
 use slotd_engine::{
     Digest, Ended, ErrorKind as EngineKind, Failure, Image, ImageRequest, Limits, Record, Slot,
-    SlotState, StagedSlot, Upgrade, Verdict,
+    SlotState, StagedSlot, Upgrade, Verdict, World,
 };
 use slotd_image::{Cancel, ImageSource};
 
 use super::SOON;
-use crate::agent::{ChangeLock, Host, Loaded, Trouble, World};
+use crate::agent::{ChangeLock, Host, Loaded, Trouble};
 use crate::status::{Condition, NodeView, ProgressStatus, SlotLetter, SlotStatus};
 
 #[derive(Default)]
@@ -276,6 +276,12 @@ impl Host for FakeHost {
     fn settle(&self) -> Result<(), Failure> {
         self.inner.lock().unwrap().settled = true;
         self.did("settle");
+        Ok(())
+    }
+
+    fn stay(&self, reason: &str) -> Result<(), Failure> {
+        self.inner.lock().unwrap().settled = true;
+        self.did(&format!("stay: {reason}"));
         Ok(())
     }
 
