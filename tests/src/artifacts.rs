@@ -2,6 +2,7 @@
 //! the target folder until something that goes into them changes.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -252,6 +253,17 @@ pub(crate) fn target_folder() -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
+/// The lab's folder in the user's cache folder, for what is built once for all clones; slotd-mkimage keeps root filesystems there.
+pub(crate) fn cache_folder() -> Result<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let base = match variable("XDG_CACHE_HOME") {
+        Some(folder) => PathBuf::from(folder),
+        None => PathBuf::from(variable("HOME").context("neither XDG_CACHE_HOME nor HOME is set")?)
+            .join(".cache"),
+    };
+    Ok(base.join("slotd-lab"))
+}
+
 /// Digest of what goes into images: programs, units, recipe, the lab's own files, the root filesystem's name.
 fn key(binaries: &Path, rootfs: &Path) -> Result<String> {
     let mut hasher = Sha256::new();
@@ -304,14 +316,18 @@ fn forget_others(folder: &Path, key: &str) {
     };
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let is_key = name.len() == 16
-            && name
-                .to_str()
-                .is_some_and(|name| name.bytes().all(|b| b.is_ascii_hexdigit()));
-        if is_key && name != key {
+        if is_key(&name) && name != key {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
+}
+
+/// Whether a folder's name is such a digest.
+pub(crate) fn is_key(name: &OsStr) -> bool {
+    name.len() == 16
+        && name
+            .to_str()
+            .is_some_and(|name| name.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// Reads the catalog entry that slotd-mkimage prints.
@@ -332,7 +348,7 @@ fn parse_entry(entry: &str, path: &Path) -> Option<Image> {
     })
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use anyhow::{Context, Result, anyhow};
 
 use crate::artifacts::Artifacts;
+use crate::cluster::{ControlPlane, Options, Program, Programs};
 use crate::images::{V1, Variant};
 use crate::vm::{self, Acceleration, Machine, Setup};
 
@@ -18,8 +19,11 @@ pub const DEMO_CONFIGURATION: &str = "boot: {panic: 3}\n";
 /// Shared by all tests of a run; what is expensive is made when it is first asked for.
 #[derive(Debug, Default)]
 struct Shared {
+    /// Where each test has its folder.
+    folder: PathBuf,
     artifacts: OnceLock<Result<Artifacts, String>>,
     acceleration: OnceLock<Result<Acceleration, String>>,
+    control_plane: OnceLock<Result<ControlPlane, String>>,
 }
 
 /// The lab as one test sees it.
@@ -39,14 +43,17 @@ impl Lab {
         Ok(Self {
             folder: folder.to_owned(),
             processors,
-            shared: Arc::default(),
+            shared: Arc::new(Shared {
+                folder: folder.to_owned(),
+                ..Shared::default()
+            }),
             notes: Arc::default(),
         })
     }
 
     /// The same lab with an empty folder of its own for this test.
     pub fn for_test(&self, name: &str) -> Result<Self> {
-        let folder = self.folder.join(name);
+        let folder = self.shared.folder.join(name);
         if folder.exists() {
             std::fs::remove_dir_all(&folder)
                 .with_context(|| format!("removing {}", folder.display()))?;
@@ -97,6 +104,27 @@ impl Lab {
             .acceleration
             .get_or_init(|| self.probe().map_err(|error| format!("{error:#}")))
             .clone()
+            .map_err(|error| anyhow!("{error}"))
+    }
+
+    /// The control plane that tests share, started when it is first asked for; it dies with the thread that was the first. A
+    /// test names its objects so that others do not meet them.
+    pub fn control_plane(&self) -> Result<&ControlPlane> {
+        let start = || {
+            let programs = Programs::provide(&Program::CONTROL_PLANE)?;
+            let folder = self.for_test("control-plane")?.folder;
+            let plane = ControlPlane::start(&folder, &programs, Options::default())?;
+            eprintln!(
+                "lab: the control plane is ready after {:.1} s, its logs are in {}",
+                plane.elapsed().as_secs_f64(),
+                plane.folder().display()
+            );
+            Ok(plane)
+        };
+        self.shared
+            .control_plane
+            .get_or_init(|| start().map_err(|error: anyhow::Error| format!("{error:#}")))
+            .as_ref()
             .map_err(|error| anyhow!("{error}"))
     }
 

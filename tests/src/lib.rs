@@ -1,7 +1,9 @@
-//! The lab: virtual machines, loop disks, image servers with faults, the scenarios that run on them, and the benchmarks.
+//! The lab: virtual machines, loop disks, a Kubernetes control plane, image servers with faults, the scenarios that run on
+//! them, and the benchmarks.
 
 pub mod artifacts;
 pub mod bench;
+pub mod cluster;
 pub mod demo;
 pub mod disk;
 pub mod esp;

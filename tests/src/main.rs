@@ -1,4 +1,4 @@
-//! The `lab` program: demo, tests, proofs, benchmarks, and a machine to look at.
+//! The `lab` program: demo, tests, proofs, benchmarks, and a control plane and a machine to look at.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -37,6 +37,8 @@ enum Command {
         #[arg(long, value_enum, default_value_t = Format::Table)]
         output: Format,
     },
+    /// Start a Kubernetes control plane and leave it running until Ctrl-C
+    Up,
     /// Boot the reference disk and leave it running until Ctrl-C
     Vm,
     /// Connect the terminal to a running machine's console; Ctrl-] leaves
@@ -91,6 +93,10 @@ fn run(cli: Cli) -> Result<bool> {
         Command::Test(arguments) => test(&arguments, Set::Test),
         Command::Prove(arguments) => test(&arguments, Set::Prove),
         Command::Bench { output } => bench(output),
+        Command::Up => {
+            let lab = Lab::new(&lab_folder()?, 1)?.for_test("up")?;
+            slotd_tests::cluster::up::run(lab.folder()).map(|()| true)
+        }
         Command::Vm => machine().map(|()| true),
         Command::Console { folder } => console(&folder).map(|()| true),
     }
@@ -176,7 +182,7 @@ fn bench(output: Format) -> Result<bool> {
 /// Patterns that name scenarios need not compile the workspace's tests.
 fn wants_workspace(only: &[String], tests: &[Test]) -> bool {
     let of_a_tier = |pattern: &String| {
-        ["vm/", "loop/"]
+        ["vm/", "loop/", "cluster/"]
             .iter()
             .any(|tier| pattern.starts_with(tier))
     };

@@ -18,6 +18,8 @@ pub enum Tier {
     Process,
     /// Loop devices of this machine.
     Loop,
+    /// The control plane that tests share.
+    Cluster,
     /// Virtual machines.
     Machine,
 }
@@ -113,34 +115,45 @@ impl Outcome {
 /// Runs tests one after the other, those with machines `parallel` at a time, and prints each result as it comes.
 pub fn run(lab: &Lab, tests: &[Test], parallel: usize) -> Vec<Outcome> {
     let outcomes = Mutex::new(Vec::new());
-    let (machines, others): (Vec<Test>, Vec<Test>) =
-        tests.iter().partition(|test| test.tier == Tier::Machine);
-    for test in &others {
-        record(&outcomes, run_one(lab, test));
-    }
-    // What all of them need is built first, so that the first one's time is its own.
-    if machines.iter().any(|test| (test.unavailable)().is_none())
-        && let Err(error) = lab.acceleration()
-    {
-        for test in &machines {
-            let reason = Some(format!("{error:#}"));
-            let outcome = Outcome::new(test.name, Verdict::Failed, 0.0, reason);
-            record(&outcomes, outcome);
+    for tier in [Tier::Process, Tier::Loop, Tier::Cluster, Tier::Machine] {
+        let tests: Vec<Test> = tests
+            .iter()
+            .copied()
+            .filter(|test| test.tier == tier)
+            .collect();
+        if let Err(error) = prepare(lab, tier, &tests) {
+            for test in &tests {
+                let reason = Some(format!("{error:#}"));
+                let outcome = Outcome::new(test.name, Verdict::Failed, 0.0, reason);
+                record(&outcomes, outcome);
+            }
+        } else if tier == Tier::Machine {
+            run_at_once(lab, &tests, parallel, &outcomes);
+        } else {
+            for test in &tests {
+                record(&outcomes, run_one(lab, test));
+            }
         }
-        return outcomes
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner);
     }
-    let mut outcomes = outcomes
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    outcomes.extend(run_machines(lab, &machines, parallel));
     outcomes
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes what all tests of a tier need, so that the first one's time is its own.
+fn prepare(lab: &Lab, tier: Tier, tests: &[Test]) -> Result<()> {
+    if tests.iter().all(|test| (test.unavailable)().is_some()) {
+        return Ok(());
+    }
+    match tier {
+        Tier::Process | Tier::Loop => Ok(()),
+        Tier::Cluster => lab.control_plane().map(drop),
+        Tier::Machine => lab.acceleration().map(drop),
+    }
 }
 
 /// Runs tests so many at a time.
-fn run_machines(lab: &Lab, tests: &[Test], parallel: usize) -> Vec<Outcome> {
-    let outcomes = Mutex::new(Vec::new());
+fn run_at_once(lab: &Lab, tests: &[Test], parallel: usize, outcomes: &Mutex<Vec<Outcome>>) {
     let queue: Mutex<VecDeque<Test>> = Mutex::new(tests.iter().copied().collect());
     std::thread::scope(|scope| {
         for _ in 0..parallel.max(1) {
@@ -149,14 +162,11 @@ fn run_machines(lab: &Lab, tests: &[Test], parallel: usize) -> Vec<Outcome> {
                     // A lock in a `while let` would be held for the whole turn.
                     let next = lock(&queue).pop_front();
                     let Some(test) = next else { break };
-                    record(&outcomes, run_one(lab, &test));
+                    record(outcomes, run_one(lab, &test));
                 }
             });
         }
     });
-    outcomes
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -264,6 +274,8 @@ pub fn write_report(outcomes: &[Outcome], path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::{Set, Test, Tier, Verdict, run};
     use crate::lab::Lab;
 
@@ -293,7 +305,9 @@ mod tests {
                 tier: Tier::Machine,
                 ..test
             });
-            let _ = ended.send(super::run_machines(&lab, &tests, 2).len());
+            let outcomes = Mutex::default();
+            super::run_at_once(&lab, &tests, 2, &outcomes);
+            let _ = ended.send(super::lock(&outcomes).len());
         });
         let count = end.recv_timeout(std::time::Duration::from_secs(20));
         assert_eq!(count, Ok(2), "one waited for the other in vain");

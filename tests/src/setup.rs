@@ -34,7 +34,17 @@ pub fn ensure_packages() -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    eprintln!("lab: installing {} with apt-get", missing.join(", "));
+    install(&missing)?;
+    let still: Vec<&str> = self::missing(&|tool| find(tool), &|file| Path::new(file).exists());
+    if !still.is_empty() {
+        bail!("still missing after the installation: {}", still.join(", "));
+    }
+    Ok(())
+}
+
+/// Installs packages with apt-get, and says so.
+pub(crate) fn install(packages: &[&str]) -> Result<()> {
+    eprintln!("lab: installing {} with apt-get", packages.join(", "));
     let sudo: &[&str] = if nix::unistd::geteuid().is_root() {
         &[]
     } else {
@@ -42,13 +52,8 @@ pub fn ensure_packages() -> Result<()> {
     };
     apt(sudo, &["update", "--quiet=2"])?;
     let mut arguments = vec!["install", "--yes", "--quiet=2", "--no-install-recommends"];
-    arguments.extend(missing.iter().copied());
-    apt(sudo, &arguments)?;
-    let still: Vec<&str> = self::missing(&|tool| find(tool), &|file| Path::new(file).exists());
-    if !still.is_empty() {
-        bail!("still missing after the installation: {}", still.join(", "));
-    }
-    Ok(())
+    arguments.extend(packages);
+    apt(sudo, &arguments)
 }
 
 fn apt(sudo: &[&str], arguments: &[&str]) -> Result<()> {

@@ -1,5 +1,6 @@
 //! All tests that are more than a crate's own.
 
+mod control_plane;
 mod loops;
 mod power_cuts;
 mod reference_disk;
@@ -14,6 +15,7 @@ pub fn all() -> Vec<Test> {
     let mut tests = Vec::new();
     tests.extend(loops::tests());
     tests.extend(writer::tests());
+    tests.extend(control_plane::tests());
     tests.extend(reference_disk::tests());
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());
@@ -40,6 +42,17 @@ const fn on_loop_disk(name: &'static str, run: fn(&crate::lab::Lab) -> anyhow::R
         tier: Tier::Loop,
         set: Set::Test,
         unavailable: crate::loopdisk::unavailable,
+        run,
+    }
+}
+
+/// A test against the control plane that tests share, which runs with every `lab test`.
+const fn in_cluster(name: &'static str, run: fn(&crate::lab::Lab) -> anyhow::Result<()>) -> Test {
+    Test {
+        name,
+        tier: Tier::Cluster,
+        set: Set::Test,
+        unavailable: || None,
         run,
     }
 }

@@ -1,0 +1,64 @@
+//! A real Kubernetes control plane on this machine: etcd, API server and controller manager on loopback, with certificates
+//! of their own, and kubectl to speak with them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+mod certificates;
+mod client;
+mod control_plane;
+mod go;
+mod programs;
+mod service;
+pub mod up;
+
+pub use client::Client;
+pub use control_plane::{ControlPlane, Options};
+pub use programs::{Program, Programs};
+
+/// Looks again and again until a look succeeds; the error of the last one says what was missing.
+pub fn wait_until<T>(
+    what: &str,
+    patience: Duration,
+    mut look: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match look() {
+            Ok(seen) => return Ok(seen),
+            Err(error) if Instant::now() > deadline => {
+                return Err(error)
+                    .with_context(|| format!("waited {} s in vain: {what}", patience.as_secs()));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use anyhow::ensure;
+
+    use super::wait_until;
+
+    #[test]
+    fn waiting_ends_with_the_first_success_or_says_what_was_seen_last() {
+        let mut looks = 0;
+        let mut look = || {
+            looks += 1;
+            ensure!(looks == 3, "{looks} looks");
+            Ok(looks)
+        };
+        assert_eq!(
+            wait_until("three", Duration::from_secs(20), &mut look).unwrap(),
+            3
+        );
+        let error = wait_until("never", Duration::ZERO, look).unwrap_err();
+        let text = format!("{error:#}");
+        assert!(text.starts_with("waited 0 s in vain: never: "), "{text}");
+        assert!(text.ends_with(" looks"), "{text}");
+    }
+}
