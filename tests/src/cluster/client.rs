@@ -99,6 +99,11 @@ impl Client {
 
     /// Applies documents.
     pub fn apply(&self, documents: &str) -> Result<String> {
+        printed(&self.try_apply(documents)?).context("kubectl apply")
+    }
+
+    /// What kubectl answers when documents are applied, also when they are refused; warnings are on its standard error.
+    pub fn try_apply(&self, documents: &str) -> Result<Output> {
         let mut child = self
             .command(&["apply", "--filename", "-"])
             .stdin(Stdio::piped())
@@ -113,9 +118,10 @@ impl Client {
             .context("kubectl's input")?
             .write_all(documents.as_bytes());
         let output = child.wait_with_output().context("waiting for kubectl")?;
-        let text = printed(&output).context("kubectl apply")?;
-        written.context("writing to kubectl")?;
-        Ok(text)
+        if output.status.success() {
+            written.context("writing to kubectl")?;
+        }
+        Ok(output)
     }
 
     fn command(&self, arguments: &[impl AsRef<OsStr>]) -> Command {

@@ -1,5 +1,6 @@
 //! All tests that are more than a crate's own.
 
+mod api;
 mod control_plane;
 mod loops;
 mod power_cuts;
@@ -16,6 +17,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(loops::tests());
     tests.extend(writer::tests());
     tests.extend(control_plane::tests());
+    tests.extend(api::tests());
     tests.extend(reference_disk::tests());
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());
