@@ -48,6 +48,16 @@ pub const UNHEALTHY: Variant = Variant {
     )],
 };
 
+/// While it is tried the other slot is lost, and then its own health check says no.
+pub const ALONE: Variant = Variant {
+    name: "alone",
+    version: "v3.0.0-alone",
+    files: &[(
+        "usr/lib/slotd/health/required.d/50-app",
+        "#!/bin/sh\ncd /efi/loader/entries && mv slotd-a.conf slotd-a+0-3.conf && sync\necho 'app does not answer'\nexit 1\n",
+    )],
+};
+
 /// The first program of its userspace ends, at which the kernel panics.
 pub const PANICS: Variant = Variant {
     name: "panics",

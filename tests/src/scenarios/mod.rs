@@ -37,6 +37,17 @@ const fn in_machine(name: &'static str, run: fn(&crate::lab::Lab) -> anyhow::Res
     }
 }
 
+/// A test in virtual machines that takes too long for each change.
+const fn proved_in_machine(
+    name: &'static str,
+    run: fn(&crate::lab::Lab) -> anyhow::Result<()>,
+) -> Test {
+    Test {
+        set: Set::Prove,
+        ..in_machine(name, run)
+    }
+}
+
 /// A test on loop devices that runs with every `lab test`.
 const fn on_loop_disk(name: &'static str, run: fn(&crate::lab::Lab) -> anyhow::Result<()>) -> Test {
     Test {

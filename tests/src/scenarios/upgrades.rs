@@ -1,10 +1,12 @@
 //! Upgrades on real firmware, loader, kernel and systemd: those that succeed and those that have to fall back.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::in_machine;
-use crate::images::{NO_AGENT, PANICS, STUCK, UNHEALTHY, V1, V2, V3, Variant};
+use super::{in_machine, proved_in_machine};
+use crate::images::{ALONE, NO_AGENT, PANICS, STUCK, UNHEALTHY, V1, V2, V3, Variant};
 use crate::lab::Lab;
 use crate::node::{Expected, FRESH, Node};
 use crate::runner::Test;
@@ -26,6 +28,7 @@ pub(super) fn tests() -> Vec<Test> {
             "vm/a-deliberate-rollback-goes-back-to-the-old-slot",
             rollback,
         ),
+        proved_in_machine("vm/a-trial-with-nothing-good-to-go-back-to-stays", stays),
         in_machine(
             "vm/an-image-comes-through-standard-input-over-the-network",
             standard_input,
@@ -154,6 +157,52 @@ fn rollback(lab: &Lab) -> Result<()> {
     node.power_cycles(1, 'A', V1.version())
 }
 
+/// The gate's failure action and the timeout of `boot-complete.target` would reboot it: both have to be taken away.
+fn stays(lab: &Lab) -> Result<()> {
+    let mut node = Node::start_with(lab, SHORT_TRIAL, &[])?;
+    let image = lab.artifacts()?.image(&ALONE)?;
+    let command = node.install_command(&image, "");
+    let printed = node.run_until_reboot(&command)?;
+    let patience = node.machine.patience(200);
+    let boot = node.settle(patience)?;
+    boot.expect('B', ALONE.version())
+        .with_context(|| format!("after this output:\n{printed}"))?;
+    let result = node.last_result()?;
+    ensure!(result["result"] == "Failed", "the history says {result:#}");
+    // Deadline and everything that was set behind it have passed by then, in this very boot.
+    let deadline = Instant::now() + node.machine.patience(300);
+    loop {
+        let seen = node
+            .machine
+            .run("cat /proc/sys/kernel/random/boot_id; cut -d. -f1 /proc/uptime")?;
+        let (id, up) = seen.split_once('\n').context("a boot id and seconds")?;
+        ensure!(id == boot.id, "the machine rebooted");
+        if up.trim().parse::<u64>()? > 30 + 60 + 60 {
+            break;
+        }
+        ensure!(Instant::now() < deadline, "the clock stands still at {up}");
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let entries = node.machine.disk().loader_entries()?;
+    ensure!(
+        entries == ["slotd-a+0-3.conf", "slotd-b+1-1.conf"],
+        "the ESP holds {entries:?}: B must not be blessed"
+    );
+    let units =
+        "systemctl is-active boot-complete.target slotd-confirm.service systemd-bless-boot.service";
+    let active = node.machine.try_run(units)?;
+    ensure!(
+        active.stdout.lines().all(|state| state != "active"),
+        "{units} says {}",
+        active.stdout
+    );
+    ensure!(
+        node.machine.run("cat /proc/sys/kernel/panic")?.trim() == "0",
+        "a panic would reboot it still"
+    );
+    Ok(())
+}
+
 fn standard_input(lab: &Lab) -> Result<()> {
     let port = free_port()?;
     let mut node = Node::start_with(lab, crate::lab::CONFIGURATION, &[(port, 2222)])?;
@@ -183,7 +232,7 @@ fn free_port() -> Result<u16> {
 
 /// Sends a file to a guest that may not listen yet: QEMU accepts for it, and closes at once when nobody does.
 fn push_image(port: u16, path: &std::path::Path) -> Result<()> {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let mut file = std::fs::File::open(path).context("opening the image")?;
         let mut stream =
@@ -192,10 +241,10 @@ fn push_image(port: u16, path: &std::path::Path) -> Result<()> {
             .and_then(|_| stream.shutdown(std::net::Shutdown::Write));
         match sent {
             Ok(()) => return Ok(()),
-            Err(error) if std::time::Instant::now() > deadline => {
+            Err(error) if Instant::now() > deadline => {
                 return Err(error).context("sending the image");
             }
-            Err(_) => std::thread::sleep(std::time::Duration::from_millis(200)),
+            Err(_) => std::thread::sleep(Duration::from_millis(200)),
         }
     }
 }
