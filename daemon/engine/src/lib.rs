@@ -6,7 +6,7 @@
 //! the record changed. Every command is idempotent, so that a crash at any point is answered by
 //! calling [`next()`] again with no outcome: the world outranks the record.
 //!
-//! All transitions are rows of one table ([`table::TABLE`]); [`diagram`] prints it.
+//! All transitions are rows of one table ([`table::TABLE`]); [`diagram()`] prints it.
 
 mod admit;
 mod answer;
