@@ -183,6 +183,8 @@ impl Error {
                 io::ErrorKind::ReadOnlyFilesystem
                 | io::ErrorKind::StorageFull
                 | io::ErrorKind::PermissionDenied
+                | io::ErrorKind::InvalidInput
+                | io::ErrorKind::Unsupported
                 | io::ErrorKind::NotFound => ErrorKind::Configuration,
                 _ => ErrorKind::Retry,
             },

@@ -72,8 +72,10 @@ pub(crate) fn exchange(fresh: &Path, old: &Path) -> Result<()> {
     let [first, second] =
         [fresh, old].map(|path| File::open(path).map_err(Error::io("open", path)));
     let (first, second) = (first?, second?);
-    renameat2(AT_FDCWD, fresh, AT_FDCWD, old, RenameFlags::RENAME_EXCHANGE)
-        .map_err(Error::sys("exchange with a fresh file", old))?;
+    renameat2(AT_FDCWD, fresh, AT_FDCWD, old, RenameFlags::RENAME_EXCHANGE).map_err(Error::sys(
+        "exchange with a fresh file, for which vfat needs Linux 6.0,",
+        old,
+    ))?;
     note("exchanged", old);
     sync_file(&first, old)?;
     sync_file(&second, fresh)?;

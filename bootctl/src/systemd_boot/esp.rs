@@ -224,21 +224,19 @@ impl Esp {
             .unwrap_or_else(|| self.root.clone());
         let first = directory.join(".slotd-write-test.tmp");
         let second = directory.join(".slotd-write-test-renamed.tmp");
-        durable::write(
-            &first,
-            &mut b"slotd tests whether this partition is writable\n".as_slice(),
-        )
-        .and_then(|()| durable::rename(&first, &second))
-        .and_then(|()| durable::remove(&second))
-        .inspect_err(|_| {
-            for leftover in [&first, &second] {
-                if let Err(error) = fs::remove_file(leftover)
-                    && error.kind() != IoKind::NotFound
-                {
-                    tracing::debug!(file = %leftover.display(), %error, "stays behind");
+        // Empty, so that its two names share no clusters should a cut tear the rename.
+        durable::write(&first, &mut std::io::empty())
+            .and_then(|()| durable::rename(&first, &second))
+            .and_then(|()| durable::remove(&second))
+            .inspect_err(|_| {
+                for leftover in [&first, &second] {
+                    if let Err(error) = fs::remove_file(leftover)
+                        && error.kind() != IoKind::NotFound
+                    {
+                        tracing::debug!(file = %leftover.display(), %error, "stays behind");
+                    }
                 }
-            }
-        })
+            })
     }
 
     /// Free bytes.
