@@ -51,9 +51,7 @@ impl<'a> ClientCache<'a> {
             tls: trail.url().scheme() == "https" || proxy_uses_tls,
             identity: trail.withholds().is_none(),
         };
-        if trail.withholds().is_none() {
-            keep_from_proxy(self.settings, trail)?;
-        }
+        keep_from_proxy(self.settings, trail)?;
         if let Some((made_for, client)) = &self.last
             && *made_for == needs
         {
@@ -67,20 +65,19 @@ impl<'a> ClientCache<'a> {
 
 /// Refuses to send credentials to where `trail` stands through a proxy that would get to see them.
 fn keep_from_proxy(settings: &FetchSettings, trail: &Trail) -> Result<()> {
-    let Some(proxy) = settings
-        .proxy
-        .as_ref()
-        .filter(|_| settings.has_credentials())
-    else {
+    let Some(proxy) = &settings.proxy else {
         return Ok(());
     };
-    if trail.url().scheme() == "http" {
+    let configured = settings.has_credentials() && trail.withholds().is_none();
+    let url = trail.url();
+    let named = !url.username().is_empty() || url.password().is_some();
+    if url.scheme() == "http" && (configured || named) {
         let problem = "it would read the credentials that plain http carries".to_owned();
         return Err(refuse("proxy", problem, None));
     }
     // One set of certificates serves both handshakes, with the proxy and through it.
     let listed = settings.origins.iter().any(|origin| origin.covers(proxy));
-    if proxy.scheme() == "https" && settings.client_identity.is_some() && !listed {
+    if configured && proxy.scheme() == "https" && settings.client_identity.is_some() && !listed {
         let problem = "the client certificate would be presented to it too, and its origin is not in fetch.origins";
         return Err(refuse("proxy", problem.to_owned(), None));
     }
@@ -242,10 +239,14 @@ mod tests {
             settings.client_identity = Some("/nowhere/node.pem".into());
         };
         let nothing = |_: &mut FetchSettings| ();
-        let cases: [(&str, &str, Change, bool); 8] = [
+        let cases: [(&str, &str, Change, bool); 11] = [
             ("http://localhost/i", "http://proxy:3128", header, false),
             ("http://localhost/i", "https://proxy:3128", header, false),
             ("http://localhost/i", "http://proxy:3128", nothing, true),
+            // User and password of a URL are credentials as well, wherever it leads.
+            ("http://me:pw@other/i", "http://proxy:3128", nothing, false),
+            ("http://me@other/i", "https://proxy:3128", nothing, false),
+            ("https://me:pw@other/i", "http://proxy:3128", nothing, true),
             (
                 "https://updates.example/i",
                 "http://proxy:3128",
