@@ -94,7 +94,7 @@ fn is_leftover(name: &str, ending: &str) -> bool {
     const TOOLS: [&str; 3] = ["dpkg-", "rpm", "ucf-"];
     name.starts_with('.')
         || name.ends_with(['~', '#'])
-        || name.starts_with("README")
+        || (name.starts_with("README") && ending != "yaml")
         || ENDINGS.contains(&ending)
         || TOOLS.iter().any(|tool| ending.starts_with(tool))
 }
@@ -222,5 +222,13 @@ mod tests {
                 "{name}: {read:?} {warnings:?}"
             );
         }
+    }
+
+    #[test]
+    fn what_has_the_right_ending_is_read_whatever_its_name() {
+        let path = "etc/slotd/config.d/README-site.yaml";
+        let (read, warnings) = found(&[path]).unwrap();
+        assert_eq!(read.len(), 1, "{read:?}");
+        assert!(read[0].ends_with("README-site.yaml") && warnings.is_empty());
     }
 }
