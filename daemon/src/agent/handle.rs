@@ -17,8 +17,9 @@ use super::shared::{Answer, Listener, Shared};
 use crate::error::ErrorKind;
 use crate::status::{HistoryEntry, STATUS_VERSION, StatusDocument, UpgradeStatus};
 
-/// How long whoever asks waits for the driver's word: less than what a caller on the bus waits for an answer.
-const ANSWER: Duration = Duration::from_secs(30);
+/// How long whoever asks waits for the driver's word: with [`START`] less than the 25 s that callers on the bus wait for an
+/// answer where they set nothing else.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// How long a request waits for an agent that has just started and has not looked at the node yet.
 const START: Duration = Duration::from_secs(10);

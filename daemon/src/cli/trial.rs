@@ -52,13 +52,20 @@ struct Boot {
 impl Boot {
     fn running(system: &System) -> Self {
         Self {
-            counted: boot_is_counted(system),
+            // Where the variable cannot be seen any more, what the generator made of it still can.
+            counted: boot_is_counted(system) || Path::new(GUARDS).exists(),
             guards: PathBuf::from(GUARDS),
         }
     }
 
     fn is_guarded(&self) -> bool {
         self.guards.exists()
+    }
+
+    /// Whether failing reboots nothing any more: the agent had the units read again without the guards. That they are not
+    /// there is not enough, since PID 1 may be making them anew.
+    fn is_released(&self, run: &RunFiles) -> bool {
+        !self.is_guarded() && run.settled().exists()
     }
 }
 
@@ -136,9 +143,9 @@ impl<'a> Gate<'a> {
                 let words = stays_because(&reason);
                 self.said.once(&words);
                 // Failing with the guards in place would reboot the machine that is to stay.
-                return match self.boot.is_guarded() {
-                    true => None,
-                    false => Some(Err(CliError::new(ErrorKind::Unsafe, words))),
+                return match self.boot.is_released(self.run) {
+                    true => Some(Err(CliError::new(ErrorKind::Unsafe, words))),
+                    false => None,
                 };
             }
             Ok(None) => {}
@@ -269,7 +276,7 @@ fn wait_until_good(
             return Err(unhealthy_because(check));
         }
         if let Some(BootVerdict::Stays { reason }) = &verdict
-            && !boot.is_guarded()
+            && boot.is_released(run)
         {
             return Err(CliError::new(ErrorKind::Unsafe, stays_because(reason)));
         }
