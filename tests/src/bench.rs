@@ -4,8 +4,9 @@
 mod images;
 mod meter;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -15,6 +16,7 @@ use crate::loopdisk::{LoopDisk, Sector, unavailable};
 use crate::node::Node;
 use crate::process;
 use crate::server::Server;
+use crate::vm::Machine;
 use images::BenchImage;
 use meter::Reading;
 
@@ -116,6 +118,7 @@ pub fn run(lab: &Lab) -> Result<Report> {
     peaks.sort_by_key(|peak| peak.image);
     let (ours, theirs) = (Reading::median(&ours), Reading::median(&theirs));
     let ratio = ours.seconds / theirs.seconds;
+    eprintln!("lab: ratio {ratio:.2}");
     let idle = idle(lab)?;
     let mut report = Report {
         image: [image.size, image.published],
@@ -201,32 +204,58 @@ fn idle(lab: &Lab) -> Result<Idle> {
         .machine
         .run("systemctl show --property MainPID --value slotd.service")?;
     let process = process.trim().to_owned();
-    let switches = format!(
-        "cat /proc/{process}/task/*/status | awk '/ctxt_switches/ {{ n += $2 }} END {{ print n }}'"
-    );
-    let before: u64 = node
-        .machine
-        .run(&switches)?
-        .trim()
-        .parse()
-        .context("context switches")?;
+    // Threads that the question above kept busy end some seconds after it.
+    let deadline = Instant::now() + node.machine.patience(60);
+    let mut before = switches(&mut node.machine, &process)?;
+    loop {
+        node.machine.try_run("sleep 15")?;
+        let now = switches(&mut node.machine, &process)?;
+        let is_settled = now.keys().eq(before.keys());
+        before = now;
+        if is_settled {
+            break;
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "the agent's threads come and go: {before:?}"
+        );
+    }
     let patience = IDLE + node.machine.patience(30);
     node.machine
         .try_run_within(&format!("sleep {}", IDLE.as_secs()), patience)?;
-    let after: u64 = node
-        .machine
-        .run(&switches)?
-        .trim()
-        .parse()
-        .context("context switches")?;
+    let after = switches(&mut node.machine, &process)?;
+    ensure!(
+        after.keys().eq(before.keys()),
+        "the idle agent's threads were {before:?} and are {after:?}"
+    );
+    let count: u64 = after
+        .iter()
+        .filter_map(|(thread, count)| count.checked_sub(*before.get(thread)?))
+        .sum();
     let memory = node.machine.run(&format!(
         "awk '/RssAnon/ {{ print $2 }}' /proc/{process}/status"
     ))?;
     let kibibytes: u64 = memory.trim().parse().context("the agent's memory")?;
     Ok(Idle {
         anonymous: kibibytes << 10,
-        switches_per_minute: (after - before) as f64 / IDLE.as_secs_f64() * 60.0,
+        switches_per_minute: count as f64 / IDLE.as_secs_f64() * 60.0,
     })
+}
+
+/// Context switches of each thread of a process in a guest.
+fn switches(machine: &mut Machine, process: &str) -> Result<BTreeMap<u32, u64>> {
+    let listing = machine.run(&format!(
+        "cd /proc/{process}/task && for thread in *; do \
+         echo $thread $(awk '/ctxt_switches/ {{ n += $2 }} END {{ print n }}' $thread/status); done"
+    ))?;
+    listing
+        .lines()
+        .map(|line| {
+            let (thread, count) = line.split_once(' ').context("a thread and its count")?;
+            Ok((thread.parse()?, count.trim().parse()?))
+        })
+        .collect::<Result<_>>()
+        .with_context(|| format!("context switches in\n{listing}"))
 }
 
 fn missed(report: &Report) -> Vec<String> {
