@@ -121,13 +121,14 @@ fn test(arguments: &TestArguments, set: Set) -> Result<bool> {
         .filter(|test| wanted(test.name))
         .partition(|test| set == Set::Prove || test.set == Set::Test);
     let workspace_too = wants_workspace(&arguments.only, &tests);
+    let mut own = Vec::new();
+    if workspace_too {
+        own = workspace::build()?;
+        own.retain(|test| wanted(&test.name));
+    }
     if arguments.list {
-        if workspace_too {
-            for name in workspace::list()? {
-                if wanted(&name) {
-                    println!("{name}");
-                }
-            }
+        for test in &own {
+            println!("{}", test.name);
         }
         for test in &tests {
             println!("{}", test.name);
@@ -140,12 +141,7 @@ fn test(arguments: &TestArguments, set: Set) -> Result<bool> {
     setup::ensure_packages()?;
     let mut outcomes: Vec<Outcome> = Vec::new();
     if workspace_too {
-        let filters: Vec<&str> = arguments
-            .only
-            .iter()
-            .map(|only| only.trim_start_matches("workspace/"))
-            .collect();
-        outcomes.extend(workspace::run(&filters)?);
+        outcomes.extend(workspace::run(&own));
     }
     // Two machines of one processor do more in the same time than one of two; a single one is faster with both.
     let machines = tests

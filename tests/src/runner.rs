@@ -67,7 +67,7 @@ pub struct Outcome {
     pub name: String,
     /// How it ended.
     pub result: Verdict,
-    /// How long it took.
+    /// How long it took by the clock; 0 if it was not run.
     pub seconds: f64,
     /// Why it failed or was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,7 +89,7 @@ impl Outcome {
         }
     }
 
-    fn print(&self) {
+    pub(crate) fn print(&self) {
         match (self.result, &self.reason) {
             (Verdict::Passed, _) => println!("{} ... ok ({:.1} s)", self.name, self.seconds),
             (Verdict::Skipped, reason) => {
