@@ -361,6 +361,7 @@ mod tests {
         assert!(folder.path().join("x-fails/a.log").exists());
         assert!(!folder.path().join("x-fails/disk.img").exists());
     }
+
     #[test]
     fn a_skip_fails_in_ci_on_a_machine_that_can_run_all() {
         assert!(skips_fail(Some("true"), None));
