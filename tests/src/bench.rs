@@ -1,6 +1,7 @@
 //! `lab bench`: slotd's verified write against a pipeline that verifies nothing, side by side on this machine's loop disks, and the
 //! idle agent in a guest.
 
+mod goals;
 mod images;
 mod meter;
 
@@ -129,7 +130,7 @@ pub fn run(lab: &Lab) -> Result<Report> {
         idle,
         missed: Vec::new(),
     };
-    report.missed = missed(&report);
+    report.missed = goals::missed(&report);
     Ok(report)
 }
 
@@ -224,22 +225,29 @@ fn idle(lab: &Lab) -> Result<Idle> {
     node.machine
         .try_run_within(&format!("sleep {}", IDLE.as_secs()), patience)?;
     let after = switches(&mut node.machine, &process)?;
-    ensure!(
-        after.keys().eq(before.keys()),
-        "the idle agent's threads were {before:?} and are {after:?}"
-    );
-    let count: u64 = after
-        .iter()
-        .filter_map(|(thread, count)| count.checked_sub(*before.get(thread)?))
-        .sum();
     let memory = node.machine.run(&format!(
         "awk '/RssAnon/ {{ print $2 }}' /proc/{process}/status"
     ))?;
     let kibibytes: u64 = memory.trim().parse().context("the agent's memory")?;
     Ok(Idle {
         anonymous: kibibytes << 10,
-        switches_per_minute: count as f64 / IDLE.as_secs_f64() * 60.0,
+        switches_per_minute: switches_per_minute(&before, &after)?,
     })
+}
+
+/// From the counts of each thread at both ends of the time that the agent was watched. A thread that ends takes its count along,
+/// and an idle agent starts none.
+fn switches_per_minute(before: &BTreeMap<u32, u64>, after: &BTreeMap<u32, u64>) -> Result<f64> {
+    ensure!(
+        after.keys().eq(before.keys()),
+        "the idle agent's threads were {before:?} and are {after:?}"
+    );
+    let count: u64 = after
+        .values()
+        .zip(before.values())
+        .map(|(after, before)| after.saturating_sub(*before))
+        .sum();
+    Ok(count as f64 / IDLE.as_secs_f64() * 60.0)
 }
 
 /// Context switches of each thread of a process in a guest.
@@ -256,49 +264,6 @@ fn switches(machine: &mut Machine, process: &str) -> Result<BTreeMap<u32, u64>> 
         })
         .collect::<Result<_>>()
         .with_context(|| format!("context switches in\n{listing}"))
-}
-
-fn missed(report: &Report) -> Vec<String> {
-    let mut missed = Vec::new();
-    let mut goal = |reached: bool, what: String| {
-        if !reached {
-            missed.push(what);
-        }
-    };
-    goal(
-        report.ratio <= 1.0,
-        format!("ratio {:.2} > 1.0", report.ratio),
-    );
-    for peak in &report.peaks {
-        goal(
-            peak.anonymous <= peak.window + 24 * MIB,
-            format!(
-                "peak of {:.1} MiB with a window of {:.1} MiB > window + 24 MiB",
-                mebibytes(peak.anonymous),
-                mebibytes(peak.window)
-            ),
-        );
-    }
-    let cache = report.slotd.cache_growth;
-    goal(
-        cache <= 8 * MIB,
-        format!("the page cache grew by {:.1} MiB > 8 MiB", mebibytes(cache)),
-    );
-    goal(
-        report.idle.anonymous <= 8 * MIB,
-        format!(
-            "idle agent {:.1} MiB > 8 MiB",
-            mebibytes(report.idle.anonymous)
-        ),
-    );
-    goal(
-        report.idle.switches_per_minute <= 2.0,
-        format!(
-            "idle agent {:.1} context switches a minute > 2",
-            report.idle.switches_per_minute
-        ),
-    );
-    missed
 }
 
 fn mebibytes(bytes: u64) -> f64 {
@@ -352,4 +317,23 @@ impl Report {
 /// Writes out what earlier work left dirty, so that no contender pays for it.
 fn settle_caches() -> Result<()> {
     process::run("sync", |command| command)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::switches_per_minute;
+
+    #[test]
+    fn switches_of_all_threads_count_and_a_change_of_threads_is_an_error() {
+        // Ten switches in five minutes.
+        let before = BTreeMap::from([(7, 100), (8, 3)]);
+        let after = BTreeMap::from([(7, 106), (8, 7)]);
+        assert!((switches_per_minute(&before, &after).unwrap() - 2.0).abs() < 1e-9);
+        for threads in [&[(7, 106)][..], &[(7, 106), (8, 7), (9, 1)]] {
+            let after = threads.iter().copied().collect();
+            assert!(switches_per_minute(&before, &after).is_err());
+        }
+    }
 }

@@ -14,6 +14,7 @@ pub mod node;
 pub mod process;
 pub mod runner;
 pub mod scenarios;
+pub mod selection;
 pub mod server;
 pub mod setup;
 pub mod vm;

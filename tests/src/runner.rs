@@ -67,7 +67,7 @@ pub struct Outcome {
     pub name: String,
     /// How it ended.
     pub result: Verdict,
-    /// How long it took.
+    /// How long it took by the clock; 0 if it was not run.
     pub seconds: f64,
     /// Why it failed or was skipped.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,7 +89,7 @@ impl Outcome {
         }
     }
 
-    fn print(&self) {
+    pub(crate) fn print(&self) {
         match (self.result, &self.reason) {
             (Verdict::Passed, _) => println!("{} ... ok ({:.1} s)", self.name, self.seconds),
             (Verdict::Skipped, reason) => {
@@ -233,8 +233,15 @@ fn clean_up(folder: &Path, keep_logs: bool) {
     }
 }
 
-/// Prints the reasons of what was skipped and the line that sums a run up; returns whether nothing failed.
-pub fn summarise(outcomes: &[Outcome]) -> bool {
+/// Whether a skipped test fails the run: where `CI=true` says that all has to be proven and this machine can run all, being root
+/// and having loop devices.
+pub fn skips_fail(ci: Option<&str>, no_loop_devices: Option<&str>) -> bool {
+    ci == Some("true") && no_loop_devices.is_none()
+}
+
+/// Prints the reasons of what was skipped or failed and the line that sums a run up, in which tests alone are counted; returns
+/// whether nothing failed, by a skip neither where those fail.
+pub fn summarise(outcomes: &[Outcome], skips_fail: bool) -> bool {
     let count = |verdict| {
         outcomes
             .iter()
@@ -257,13 +264,16 @@ pub fn summarise(outcomes: &[Outcome]) -> bool {
             );
         }
     }
-    let failed = count(Verdict::Failed);
+    let (failed, skipped) = (count(Verdict::Failed), count(Verdict::Skipped));
+    let wrongly_skipped = skips_fail && skipped > 0;
+    if wrongly_skipped {
+        println!("CI=true: this machine can run what was skipped, so that is a failure");
+    }
     println!(
-        "{} passed, {failed} failed, {} skipped",
-        count(Verdict::Passed),
-        count(Verdict::Skipped)
+        "{} passed, {failed} failed, {skipped} skipped",
+        count(Verdict::Passed)
     );
-    failed == 0
+    failed == 0 && !wrongly_skipped
 }
 
 /// Writes the report: a list of name, result and seconds.
@@ -276,7 +286,7 @@ pub fn write_report(outcomes: &[Outcome], path: &Path) -> Result<()> {
 mod tests {
     use std::sync::Mutex;
 
-    use super::{Set, Test, Tier, Verdict, run};
+    use super::{Outcome, Set, Test, Tier, Verdict, run, skips_fail, summarise};
     use crate::lab::Lab;
 
     fn test(name: &'static str, run: fn(&Lab) -> anyhow::Result<()>) -> Test {
@@ -350,5 +360,26 @@ mod tests {
         assert!(!folder.path().join("x-passes").exists());
         assert!(folder.path().join("x-fails/a.log").exists());
         assert!(!folder.path().join("x-fails/disk.img").exists());
+    }
+
+    #[test]
+    fn a_skip_fails_in_ci_on_a_machine_that_can_run_all() {
+        assert!(skips_fail(Some("true"), None));
+        assert!(!skips_fail(Some("true"), Some("needs root")));
+        for elsewhere in [None, Some(""), Some("false")] {
+            assert!(!skips_fail(elsewhere, None), "{elsewhere:?}");
+        }
+
+        let outcome = |result| Outcome::new("x/y", result, 0.0, None);
+        let [passed, skipped, failed] =
+            [Verdict::Passed, Verdict::Skipped, Verdict::Failed].map(outcome);
+        for (outcomes, lenient, strict) in [
+            (vec![passed.clone()], true, true),
+            (vec![passed.clone(), skipped], true, false),
+            (vec![passed, failed], false, false),
+        ] {
+            assert_eq!(summarise(&outcomes, false), lenient, "{outcomes:?}");
+            assert_eq!(summarise(&outcomes, true), strict, "{outcomes:?}");
+        }
     }
 }

@@ -25,9 +25,6 @@ const TOOLS: [(&str, &str); 13] = [
 /// Files that no tool stands for.
 const FILES: [(&str, &str); 1] = [("/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf")];
 
-/// What is needed to compile the workspace, beside Rust.
-const BUILD_TOOLS: [(&str, &str); 2] = [("cc", "gcc"), ("cmake", "cmake")];
-
 /// Installs the packages that are missing, with apt-get. Says what it does; does nothing and says nothing when all is there.
 pub fn ensure_packages() -> Result<()> {
     let missing = missing(&|tool| find(tool), &|file| Path::new(file).exists());
@@ -83,10 +80,7 @@ fn apt(sudo: &[&str], arguments: &[&str]) -> Result<()> {
 
 /// Packages of tools and files that are not there, each once.
 fn missing(has_tool: &dyn Fn(&str) -> bool, has_file: &dyn Fn(&str) -> bool) -> Vec<&'static str> {
-    let tools = TOOLS
-        .iter()
-        .chain(&BUILD_TOOLS)
-        .filter(|(tool, _)| !has_tool(tool));
+    let tools = TOOLS.iter().filter(|(tool, _)| !has_tool(tool));
     let files = FILES.iter().filter(|(file, _)| !has_file(file));
     let mut packages: Vec<&str> = tools.chain(files).map(|(_, package)| *package).collect();
     packages.sort_unstable();

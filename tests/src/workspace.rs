@@ -1,222 +1,389 @@
-//! The workspace's own tests, run by cargo and counted one by one.
+//! The workspace's own tests: built by cargo, then run each in a process of its own. So each has its own time, and one that
+//! crashes or ends its process takes no other's verdict with it.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use serde_json::Value;
 
 use crate::artifacts::{cargo, repository};
+use crate::process;
 use crate::runner::{Outcome, Verdict};
 
-/// Runs `cargo test` over the workspace, only what contains one of the filters if there are any, and prints what is not a single passed test. Each test is an outcome
-/// of its own, named `workspace/crate::module::test`.
-pub fn run(filters: &[&str]) -> Result<Vec<Outcome>> {
-    let mut command = Command::new(cargo());
-    command
-        .current_dir(repository())
-        .args([
-            "test",
-            "--workspace",
-            "--locked",
-            "--no-fail-fast",
-            "--color",
-            "never",
-            "--",
-        ])
-        .args(filters)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let began = Instant::now();
-    let mut child = command.spawn().context("starting cargo test")?;
-    let stderr = child.stderr.take().context("cargo's errors")?;
-    let stdout = child.stdout.take().context("cargo's output")?;
-    // Which program runs is said on standard error, what its tests do on standard output; each program's tests end with a summary.
-    let programs = std::thread::spawn(move || {
-        let mut programs = Vec::new();
-        let mut errors = Vec::new();
-        for line in BufReader::new(stderr)
-            .lines()
-            .map_while(std::io::Result::ok)
-        {
-            if let Some(program) = program_name(&line) {
-                programs.push(program);
-            } else if !line.trim_start().starts_with("Compiling") {
-                eprintln!("{line}");
-                errors.push(line);
-            }
-        }
-        (programs, errors)
-    });
-    let mut reports = vec![Vec::new()];
-    let mut failures = Vec::new();
-    for line in BufReader::new(stdout).lines() {
-        let line = line.context("reading cargo's output")?;
-        if let Some(result) = parse_result(&line) {
-            if let Some(last) = reports.last_mut() {
-                last.push(result);
-            }
-        } else if line.starts_with("test result:") {
-            reports.push(Vec::new());
-        } else if !line.is_empty() && !line.starts_with("running ") {
-            failures.push(line);
-        }
-    }
-    let status = child.wait().context("waiting for cargo test")?;
-    let (programs, _) = programs
-        .join()
-        .map_err(|_| anyhow::anyhow!("the reader of cargo's errors died"))?;
-    let seconds = began.elapsed().as_secs_f64();
-    // Each summary opened the next program's report; the last one opened none.
-    reports.pop();
-    let outcomes = outcomes(&programs, &reports);
-    let failed = outcomes
-        .iter()
-        .any(|outcome| outcome.result == Verdict::Failed);
-    if failed {
-        for line in &failures {
-            println!("    {line}");
-        }
-    }
-    if !status.success() && !failed {
-        bail!(
-            "cargo test failed ({status}) without a failing test: it does not compile, or a test program crashed"
-        );
-    }
-    println!("workspace ... {} tests ({seconds:.1} s)", outcomes.len());
-    Ok(outcomes)
+/// One of the workspace's own tests.
+#[derive(Debug, Clone)]
+pub struct WorkspaceTest {
+    /// `workspace/program::module::function`, where the program is named after its crate or its file in `tests`; or
+    /// `workspace/documentation`.
+    pub name: String,
+    kind: Kind,
 }
 
-/// Names of all tests of the workspace.
-pub fn list() -> Result<Vec<String>> {
-    let output = Command::new(cargo())
-        .current_dir(repository())
-        .args([
+#[derive(Debug, Clone)]
+enum Kind {
+    /// A test function, by its path in its program.
+    Function(Arc<Program>, String),
+    /// All examples in documentation: rustdoc runs them together, so they are one test.
+    Documentation,
+}
+
+/// A program of tests that cargo built.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Program {
+    name: String,
+    executable: PathBuf,
+    /// Its package's folder, where cargo would run it.
+    package: PathBuf,
+}
+
+/// Builds the programs and asks them for their tests.
+pub fn build() -> Result<Vec<WorkspaceTest>> {
+    eprintln!("lab: building the workspace's tests");
+    let messages = process::output_with_errors(&cargo(), |command| {
+        command.current_dir(repository()).args([
             "test",
             "--workspace",
             "--locked",
             "--quiet",
-            "--",
-            "--list",
-            "--format",
-            "terse",
+            "--no-run",
+            "--message-format",
+            "json-render-diagnostics",
         ])
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .context("starting cargo test")?;
-    if !output.status.success() {
-        bail!("cargo test --list failed ({})", output.status);
+    })?;
+    let mut programs = Vec::new();
+    for message in messages.lines() {
+        programs.extend(parse_program(message)?);
     }
-    Ok(String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| line.strip_suffix(": test"))
-        .map(|name| format!("workspace/{name}"))
-        .collect())
+    // Cargo tells them in the order in which they were built.
+    programs.sort();
+    let mut tests = Vec::new();
+    for program in programs {
+        tests.extend(Arc::new(program).tests()?);
+    }
+    tests.push(WorkspaceTest {
+        name: "workspace/documentation".to_owned(),
+        kind: Kind::Documentation,
+    });
+    Ok(tests)
 }
 
-/// `     Running unittests src/lib.rs (target/debug/deps/slotd_image-0123456789abcdef)` or `   Doc-tests slotd_image`.
-fn program_name(line: &str) -> Option<String> {
-    let line = line.trim_start();
-    if let Some(name) = line.strip_prefix("Doc-tests ") {
-        return Some(format!("{name} (doc)"));
-    }
-    let path = line
-        .strip_prefix("Running ")?
-        .rsplit_once('(')?
-        .1
-        .trim_end_matches(')');
-    let file = path.rsplit('/').next()?;
-    Some(
-        file.rsplit_once('-')
-            .map_or(file, |(name, _)| name)
-            .to_owned(),
-    )
-}
-
-/// One line of a test program's output: the test's name, its verdict and the reason it was ignored for.
-fn parse_result(line: &str) -> Option<(String, Verdict, Option<String>)> {
-    let (name, result) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
-    let name = name.trim_end_matches(" - should panic").to_owned();
-    let result = result.trim();
-    if result == "ok" || result.starts_with("ok ") {
-        Some((name, Verdict::Passed, None))
-    } else if result.starts_with("FAILED") {
-        Some((
-            name,
-            Verdict::Failed,
-            Some("see its output above".to_owned()),
-        ))
-    } else if let Some(reason) = result.strip_prefix("ignored") {
-        let reason = reason.trim_start_matches(", ").trim();
-        let reason = if reason.is_empty() {
-            "ignored without a reason"
-        } else {
-            reason
-        };
-        Some((name, Verdict::Skipped, Some(reason.to_owned())))
-    } else {
-        None
-    }
-}
-
-type Report = Vec<(String, Verdict, Option<String>)>;
-
-/// Joins the programs' names with their reports. A program that crashed leaves no report, so names are only used when there are as
-/// many as reports.
-fn outcomes(programs: &[String], reports: &[Report]) -> Vec<Outcome> {
-    let mut outcomes = Vec::new();
-    for (index, report) in reports.iter().enumerate() {
-        let program = programs
-            .get(index)
-            .filter(|_| programs.len() == reports.len());
-        for (name, result, reason) in report {
-            let name = match program {
-                Some(program) => format!("workspace/{program}::{name}"),
-                None => format!("workspace/{name}"),
-            };
-            outcomes.push(Outcome::new(&name, *result, 0.0, reason.clone()));
+/// Runs tests, as many at a time as there are processors, and prints those that did not pass and one line about all.
+pub fn run(tests: &[WorkspaceTest]) -> Vec<Outcome> {
+    let began = Instant::now();
+    let outcomes = Mutex::new(Vec::new());
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while let Some(test) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = test.run();
+                    let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+                    if outcome.result != Verdict::Passed {
+                        outcome.print();
+                    }
+                    outcomes.push(outcome);
+                }
+            });
         }
-    }
+    });
+    let mut outcomes = outcomes
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    outcomes.sort_by(|one, other| one.name.cmp(&other.name));
+    println!(
+        "workspace ... {} tests ({:.1} s)",
+        outcomes.len(),
+        began.elapsed().as_secs_f64()
+    );
     outcomes
+}
+
+impl Program {
+    fn tests(self: &Arc<Self>) -> Result<Vec<WorkspaceTest>> {
+        let listing = process::output_with_errors(&self.executable, |command| {
+            self.place(command).args(["--list", "--format", "terse"])
+        })?;
+        let functions = listing
+            .lines()
+            .filter_map(|line| line.strip_suffix(": test"));
+        Ok(functions
+            .map(|function| WorkspaceTest {
+                name: format!("workspace/{}::{function}", self.name),
+                kind: Kind::Function(Arc::clone(self), function.to_owned()),
+            })
+            .collect())
+    }
+
+    /// Folder and variables as `cargo test` sets them; the lab's own are of another package.
+    fn place<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command
+            .current_dir(&self.package)
+            .env("CARGO", cargo())
+            .env("CARGO_MANIFEST_DIR", &self.package)
+    }
+}
+
+impl WorkspaceTest {
+    fn run(&self) -> Outcome {
+        let began = Instant::now();
+        let (verdict, reason) = self
+            .attempt()
+            .unwrap_or_else(|error| (Verdict::Failed, Some(format!("{error:#}"))));
+        Outcome::new(&self.name, verdict, began.elapsed().as_secs_f64(), reason)
+    }
+
+    fn attempt(&self) -> Result<(Verdict, Option<String>)> {
+        let command = match &self.kind {
+            Kind::Function(program, function) => {
+                let mut command = Command::new(&program.executable);
+                program.place(&mut command).arg(function).arg("--exact");
+                command
+            }
+            Kind::Documentation => {
+                let mut command = Command::new(cargo());
+                command.current_dir(repository()).args([
+                    "test",
+                    "--workspace",
+                    "--locked",
+                    "--doc",
+                ]);
+                command
+            }
+        };
+        let (status, output) = self.finish(command)?;
+        Ok(judge(status, &output))
+    }
+
+    /// Runs a program to its end; what it prints is kept, but for the complaint that a test takes long.
+    fn finish(&self, mut command: Command) -> Result<(ExitStatus, String)> {
+        let (reader, writer) = std::io::pipe().context("making a pipe")?;
+        command
+            .stdin(Stdio::null())
+            .stdout(writer.try_clone().context("making a pipe")?)
+            .stderr(writer);
+        let mut child = command.spawn().context("starting a test program")?;
+        // It holds the pipe's other end, without which reading never ends.
+        drop(command);
+        let mut output = String::new();
+        for line in BufReader::new(reader).split(b'\n') {
+            let line = line.context("reading a test's output")?;
+            let line = String::from_utf8_lossy(&line);
+            if line.contains("has been running for over") {
+                println!("{} ... still running", self.name);
+            } else {
+                output.push_str(&line);
+                output.push('\n');
+            }
+        }
+        let status = child.wait().context("waiting for a test program")?;
+        Ok((status, output))
+    }
+}
+
+/// One of cargo's messages: a program of tests, or nothing of interest.
+fn parse_program(message: &str) -> Result<Option<Program>> {
+    let message: Value = serde_json::from_str(message)
+        .with_context(|| format!("not a message of cargo: {message}"))?;
+    let executable = message["executable"].as_str();
+    let (true, Some(executable)) = (message["profile"]["test"] == true, executable) else {
+        return Ok(None);
+    };
+    let name = message["target"]["name"].as_str().context("no name")?;
+    let manifest = message["manifest_path"].as_str().context("no manifest")?;
+    let package = Path::new(manifest).parent().context("no package")?;
+    Ok(Some(Program {
+        name: name.replace('-', "_"),
+        executable: executable.into(),
+        package: package.to_owned(),
+    }))
+}
+
+/// What became of a program that ran one test, or of rustdoc that ran some, and why.
+fn judge(status: ExitStatus, output: &str) -> (Verdict, Option<String>) {
+    let summaries: Vec<Summary> = output.lines().filter_map(parse_summary).collect();
+    let sum = |count: fn(&Summary) -> usize| summaries.iter().map(count).sum::<usize>();
+    let failed = sum(|summary| summary.failed);
+    if failed > 0 || !status.success() || sum(|summary| summary.passed + summary.ignored) == 0 {
+        let mut reason = complaint(output);
+        if failed == 0 {
+            reason = format!("its process ended ({status}) without a verdict\n{reason}");
+        }
+        return (Verdict::Failed, Some(reason));
+    }
+    if sum(|summary| summary.ignored) == 0 {
+        return (Verdict::Passed, None);
+    }
+    let reasons: Vec<&str> = output
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("test ")?.split_once(" ... ignored")?.1))
+        .map(|reason| reason.trim_start_matches(", "))
+        .map(|reason| {
+            if reason.is_empty() {
+                "ignored without a reason"
+            } else {
+                reason
+            }
+        })
+        .collect();
+    (Verdict::Skipped, Some(reasons.join(", ")))
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Summary {
+    passed: usize,
+    failed: usize,
+    ignored: usize,
+}
+
+/// `test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0.01s`
+fn parse_summary(line: &str) -> Option<Summary> {
+    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+    let count = |word: &str| {
+        let part = counts.split("; ").find_map(|part| part.strip_suffix(word));
+        part?.trim_end().parse().ok()
+    };
+    Some(Summary {
+        passed: count("passed")?,
+        failed: count("failed")?,
+        ignored: count("ignored")?,
+    })
+}
+
+/// What a failed test printed, without what every failed test does.
+fn complaint(output: &str) -> String {
+    let common = |line: &&str| {
+        line.trim().is_empty()
+            || line.starts_with("running ")
+            || line.starts_with("test ")
+            || *line == "failures:"
+            || line.starts_with("---- ")
+            || line.starts_with("note: run with `RUST_BACKTRACE=1`")
+    };
+    let lines: Vec<&str> = output.lines().filter(|line| !common(line)).collect();
+    lines.join("\n")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{parse_result, program_name};
+    use std::os::unix::process::ExitStatusExt;
+    use std::path::Path;
+    use std::process::ExitStatus;
+    use std::sync::Arc;
+
+    use super::{Kind, Program, WorkspaceTest, judge, parse_program, run};
     use crate::runner::Verdict;
 
-    #[test]
-    fn a_program_is_named_after_its_crate() {
-        let line =
-            "     Running unittests src/lib.rs (target/debug/deps/slotd_image-0123456789abcdef)";
-        assert_eq!(program_name(line).as_deref(), Some("slotd_image"));
-        assert_eq!(
-            program_name("   Doc-tests slotd_image").as_deref(),
-            Some("slotd_image (doc)")
-        );
-        assert_eq!(program_name("   Compiling x v1 (/y)"), None);
+    /// This very program.
+    fn program() -> Arc<Program> {
+        Arc::new(Program {
+            name: "slotd_tests".to_owned(),
+            executable: std::env::current_exe().unwrap(),
+            package: env!("CARGO_MANIFEST_DIR").into(),
+        })
     }
 
     #[test]
-    fn results_are_read_as_the_test_program_prints_them() {
+    fn a_test_is_run_under_the_name_that_the_list_has_and_takes_its_own_time() {
+        let listed = program().tests().unwrap();
+        let name = "workspace/slotd_tests::setup::tests::only_packages_of_what_is_missing_are_named_each_once";
+        let one = listed.iter().find(|test| test.name == name).unwrap();
+        let outcomes = run(std::slice::from_ref(one));
+        assert_eq!(outcomes.len(), 1);
         assert_eq!(
-            parse_result("test size::tests::a ... ok"),
-            Some(("size::tests::a".to_owned(), Verdict::Passed, None))
+            (outcomes[0].name.as_str(), outcomes[0].result),
+            (name, Verdict::Passed)
+        );
+        assert!(outcomes[0].seconds > 0.0);
+    }
+
+    #[test]
+    fn a_test_that_does_not_run_has_failed() {
+        let missing = WorkspaceTest {
+            name: "workspace/x".to_owned(),
+            // Part of many names, all of none.
+            kind: Kind::Function(program(), "tests::".to_owned()),
+        };
+        let outcomes = run(&[missing]);
+        assert_eq!(outcomes[0].result, Verdict::Failed);
+        let reason = outcomes[0].reason.as_ref().unwrap();
+        assert!(reason.contains("without a verdict"), "{reason}");
+    }
+
+    #[test]
+    fn programs_are_found_in_cargos_messages() {
+        // cargo 1.95, shortened.
+        let program = r#"{"reason":"compiler-artifact","package_id":"path+file:///s/image#slotd-image@0.1.0","manifest_path":"/s/image/Cargo.toml","target":{"kind":["bin"],"crate_types":["bin"],"name":"slotd-mkimage"},"profile":{"opt_level":"0","test":true},"features":[],"filenames":["/s/target/debug/deps/slotd_mkimage-1"],"executable":"/s/target/debug/deps/slotd_mkimage-1","fresh":true}"#;
+        let found = parse_program(program).unwrap().unwrap();
+        assert_eq!(found.name, "slotd_mkimage");
+        assert_eq!(found.package, Path::new("/s/image"));
+        assert_eq!(
+            found.executable,
+            Path::new("/s/target/debug/deps/slotd_mkimage-1")
+        );
+        let no_test = program.replace(r#""test":true"#, r#""test":false"#);
+        assert_eq!(parse_program(&no_test).unwrap(), None);
+        let library = program.replace(
+            r#""/s/target/debug/deps/slotd_mkimage-1","fresh""#,
+            r#"null,"fresh""#,
+        );
+        assert_eq!(parse_program(&library).unwrap(), None);
+        let end = r#"{"reason":"build-finished","success":true}"#;
+        assert_eq!(parse_program(end).unwrap(), None);
+    }
+
+    /// What libtest of Rust 1.95 prints of one test.
+    fn printed(result: &str, between: &str, summary: &str) -> String {
+        format!(
+            "\nrunning 1 test\ntest a::b ... {result}\n{between}\ntest result: {summary}; 0 measured; 9 filtered out; finished in 0.01s\n\n"
+        )
+    }
+
+    #[test]
+    fn a_verdict_needs_a_good_end_and_the_programs_own_word() {
+        let [good, bad, abort] = [0, 101 << 8, 6].map(ExitStatus::from_raw);
+        let passed = printed("ok", "", "ok. 1 passed; 0 failed; 0 ignored");
+        assert_eq!(judge(good, &passed), (Verdict::Passed, None));
+        assert_eq!(judge(bad, &passed).0, Verdict::Failed);
+        let cut_short = "\nrunning 1 test\nlast words\n";
+        for status in [good, abort] {
+            let (verdict, reason) = judge(status, cut_short);
+            assert_eq!(verdict, Verdict::Failed);
+            let reason = reason.unwrap();
+            assert!(
+                reason.contains(&status.to_string()) && reason.ends_with("last words"),
+                "{reason}"
+            );
+        }
+        let none = printed("ok", "", "ok. 0 passed; 0 failed; 0 ignored");
+        assert_eq!(judge(good, &none).0, Verdict::Failed);
+
+        let ignored = printed(
+            "ignored, needs a tape",
+            "",
+            "ok. 0 passed; 0 failed; 1 ignored",
         );
         assert_eq!(
-            parse_result("test b ... FAILED").unwrap().1,
-            Verdict::Failed
+            judge(good, &ignored),
+            (Verdict::Skipped, Some("needs a tape".to_owned()))
         );
+        let ignored = printed("ignored", "", "ok. 0 passed; 0 failed; 1 ignored");
+        assert_eq!(judge(good, &ignored).1.unwrap(), "ignored without a reason");
+    }
+
+    #[test]
+    fn a_failure_is_told_by_what_the_test_printed() {
+        let between = "\nfailures:\n\n---- a::b stdout ----\n\nthread 'a::b' (7) panicked at src/a.rs:3:5:\nboom\nnote: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n\n\nfailures:\n    a::b\n";
+        let output = printed("FAILED", between, "FAILED. 0 passed; 1 failed; 0 ignored");
+        let (verdict, reason) = judge(ExitStatus::from_raw(101 << 8), &output);
+        assert_eq!(verdict, Verdict::Failed);
         assert_eq!(
-            parse_result("test c ... ignored, needs a tape"),
-            Some((
-                "c".to_owned(),
-                Verdict::Skipped,
-                Some("needs a tape".to_owned())
-            ))
+            reason.unwrap(),
+            "thread 'a::b' (7) panicked at src/a.rs:3:5:\nboom\n    a::b"
         );
-        assert_eq!(parse_result("test result: ok. 3 passed"), None);
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Names of test functions in all Rust files that are tracked.
-fn functions(repository: &Path) -> BTreeSet<String> {
+fn tests(repository: &Path) -> BTreeSet<String> {
     let listed = Command::new("git")
         .current_dir(repository)
         .args(["ls-files", "*.rs"])
@@ -21,24 +21,30 @@ fn functions(repository: &Path) -> BTreeSet<String> {
     for file in String::from_utf8(listed.stdout).unwrap().lines() {
         // A file that is removed but not yet committed is listed too.
         let text = std::fs::read_to_string(repository.join(file)).unwrap_or_default();
-        for line in text.lines() {
-            if let Some((name, _)) = line
-                .trim_start()
-                .strip_prefix("fn ")
-                .and_then(|rest| rest.split_once('('))
-            {
-                names.insert(name.to_owned());
-            }
-        }
+        names.extend(tests_in(&text).map(str::to_owned));
     }
     names
+}
+
+/// Names of the functions behind a `#[test]`, which those of `proptest!` have as well.
+fn tests_in(text: &str) -> impl Iterator<Item = &str> {
+    let mut marked = false;
+    text.lines().map(str::trim_start).filter_map(move |line| {
+        marked |= line == "#[test]";
+        let mut words = line.split_whitespace();
+        if line.starts_with("//") || !words.any(|word| word == "fn") {
+            return None;
+        }
+        let (name, _) = words.next()?.split_once('(')?;
+        std::mem::take(&mut marked).then_some(name)
+    })
 }
 
 #[test]
 fn every_test_that_architecture_md_names_for_a_promise_exists() {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let page = std::fs::read_to_string(repository.join("ARCHITECTURE.md")).unwrap();
-    let functions = functions(&repository);
+    let tests = tests(&repository);
     let scenarios: BTreeSet<&str> = slotd_tests::scenarios::all()
         .iter()
         .map(|test| test.name)
@@ -53,11 +59,33 @@ fn every_test_that_architecture_md_names_for_a_promise_exists() {
         };
         promised += 1;
         for name in cells[3].split('`').skip(1).step_by(2) {
-            if !functions.contains(name) && !scenarios.contains(name) {
+            if !tests.contains(name) && !scenarios.contains(name) {
                 missing.push(format!("promise {number}: {name}"));
             }
         }
     }
     assert_eq!(promised, 11, "there are eleven promises");
     assert!(missing.is_empty(), "no such tests: {missing:#?}");
+}
+
+#[test]
+fn a_function_that_no_test_attribute_marks_is_no_test() {
+    let text = "
+        fn before() {}
+        #[test]
+        // Of fn and such.
+        #[should_panic(expected = \"x\")]
+        fn marked() {
+            fn inside() {}
+        }
+        pub(super) fn helper(x: u8) {}
+        proptest! {
+            #[test]
+            fn drawn(
+                x in 0..3,
+            ) {}
+        }
+        fn after() {}";
+    let names: Vec<&str> = tests_in(text).collect();
+    assert_eq!(names, ["marked", "drawn"]);
 }
