@@ -24,7 +24,7 @@ pub use handle::AgentHandle;
 pub use host::{Host, Loaded, Trouble};
 pub use life::AgentLife;
 pub use lock::{ChangeLock, LockError};
-pub use machine::Machine;
+pub use machine::{FAILED_BEFORE, Machine};
 pub use node::{NodeHost, Plan, PlanRefusal, PlanStep};
 pub use request::{InstallRequest, UpgradeId};
 pub use run_files::{BootVerdict, RUN_DIRECTORY, RunFiles};

@@ -9,7 +9,7 @@ use slotd_engine::{ErrorKind, Failure, Verdict};
 use slotd_image::Cancel;
 use tracing::{info, warn};
 
-use crate::agent::Machine;
+use crate::agent::{FAILED_BEFORE, Machine};
 use crate::config::Settings;
 use crate::health::{self, HealthEvent, HealthSettings};
 use crate::login::{self, Reboot, systemctl};
@@ -27,7 +27,7 @@ impl HostMachine {
     pub fn new(settings: &Settings) -> Self {
         Self {
             health: settings.health.clone(),
-            baseline: settings.state_directory.join("failed-before.json"),
+            baseline: settings.state_directory.join(FAILED_BEFORE),
         }
     }
 
@@ -124,12 +124,12 @@ fn log(event: HealthEvent) {
 
 #[cfg(test)]
 mod tests {
-    use super::{keep, kept};
+    use super::{FAILED_BEFORE, keep, kept};
 
     #[test]
     fn failed_units_are_read_as_they_were_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("failed-before.json");
+        let path = dir.path().join(FAILED_BEFORE);
         assert_eq!(kept(&path), None);
         keep(&path, &["a.service".to_owned()]).unwrap();
         assert_eq!(kept(&path), Some(vec!["a.service".to_owned()]));
