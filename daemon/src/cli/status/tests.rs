@@ -138,7 +138,7 @@ fn a_trial_boot_tells_its_tries_and_what_is_proven_now() {
     for slot in trial.slots.iter_mut().filter(|slot| slot.booted) {
         (slot.tries_left, slot.tries_done) = (Some(2), Some(1));
     }
-    for loader in &mut trial.loader {
+    if let Some(loader) = &mut trial.loader {
         loader.next_slot = Some(SlotLetter::B);
         loader.next_boot = "slot B, on trial".to_owned();
         loader.trial_boot = true;
