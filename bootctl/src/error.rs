@@ -25,6 +25,18 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// The kind's name as it stands in the error documents of every program of the project.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Retry => "Retry",
+            Self::Reject => "Reject",
+            Self::Unsafe => "Unsafe",
+            Self::Configuration => "Configuration",
+            Self::Bug => "Bug",
+        }
+    }
+
     /// The exit code that every program of the project ends with for this kind.
     #[must_use]
     pub fn exit_code(self) -> u8 {

@@ -137,6 +137,36 @@ fn kinds_of_failure_have_their_exit_codes() {
 }
 
 #[test]
+fn errors_are_json_where_that_is_asked_for() {
+    let no_loader = Machine::new();
+    no_loader
+        .node
+        .set_mounts("22 1 254:2 / / ro - ext4 /dev/root ro\n")
+        .unwrap();
+    let disagreeing = Machine::new();
+    disagreeing
+        .node
+        .set_string("LoaderEntrySelected", Some("slotd-b.conf"))
+        .unwrap();
+    for (machine, arguments, code, kind) in [
+        (&no_loader, &["mark-good"][..], 3, "Configuration"),
+        (&Machine::new(), &["activate", "B"], 4, "Reject"),
+        (&disagreeing, &["status"], 5, "Unsafe"),
+    ] {
+        let with_format = |format| [arguments, &["--output", format]].concat();
+        let output = machine.run(&with_format("json"));
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert!(output.stdout.is_empty(), "{output:?}");
+        let said: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+        let words = machine.fails(&with_format("table"), code);
+        let message = words.strip_prefix("slotd-bootctl: ").unwrap().trim_end();
+        // The document that `slotd` prints, see daemon/README.md.
+        let expected = serde_json::json!({"error": {"kind": kind, "message": message}});
+        assert_eq!(said, expected);
+    }
+}
+
+#[test]
 fn without_a_boot_loader_the_slots_are_shown_and_the_exit_code_says_so() {
     let machine = Machine::new();
     machine

@@ -24,6 +24,17 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// All kinds.
+    pub const ALL: [Self; 7] = [
+        Self::Retry,
+        Self::Reject,
+        Self::Unsafe,
+        Self::Configuration,
+        Self::Busy,
+        Self::NotRunning,
+        Self::Bug,
+    ];
+
     /// The kind's name as it stands in D-Bus error names and JSON.
     pub fn name(self) -> &'static str {
         match self {
@@ -39,17 +50,7 @@ impl ErrorKind {
 
     /// The kind with that name, see [`ErrorKind::name`].
     pub fn from_name(name: &str) -> Option<Self> {
-        [
-            Self::Retry,
-            Self::Reject,
-            Self::Unsafe,
-            Self::Configuration,
-            Self::Busy,
-            Self::NotRunning,
-            Self::Bug,
-        ]
-        .into_iter()
-        .find(|kind| kind.name() == name)
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
     /// The process exit code that stands for this kind, the same in all programs of the project.
@@ -78,17 +79,30 @@ mod tests {
 
     #[test]
     fn every_name_leads_back_to_its_kind() {
-        for kind in [
-            ErrorKind::Retry,
-            ErrorKind::Reject,
-            ErrorKind::Unsafe,
-            ErrorKind::Configuration,
-            ErrorKind::Busy,
-            ErrorKind::NotRunning,
-            ErrorKind::Bug,
-        ] {
+        for kind in ErrorKind::ALL {
             assert_eq!(ErrorKind::from_name(kind.name()), Some(kind));
         }
         assert_eq!(ErrorKind::from_name("Nonsense"), None);
+    }
+
+    /// `NotRunning` as `not running`.
+    fn words(name: &str) -> String {
+        let mut words = String::new();
+        for letter in name.chars() {
+            if letter.is_uppercase() && !words.is_empty() {
+                words.push(' ');
+            }
+            words.extend(letter.to_lowercase());
+        }
+        words
+    }
+
+    #[test]
+    fn contributing_lists_exactly_the_kinds() {
+        let text = include_str!("../../CONTRIBUTING.md");
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let kinds = ErrorKind::ALL.map(|kind| words(kind.name())).join(", ");
+        let sentence = format!("a kind ({kinds}) that decides policy and exit code");
+        assert!(text.contains(&sentence), "{sentence}");
     }
 }

@@ -158,30 +158,56 @@ fn a_damaged_state_file_is_shown_and_left_alone() {
 }
 
 #[test]
-fn history_prints_what_is_kept() {
+fn history_prints_what_is_kept_and_counts_what_cannot_be_read() {
     let node = Node::new("");
-    let (code, out, _) = node.run(&["history", "--output", "json"]);
-    assert_eq!((code, out.trim()), (0, "[]"));
+    let (code, out, said) = node.run(&["history", "--output", "json"]);
+    assert_eq!((code, out.trim(), said.as_str()), (0, "[]", ""));
+    let path = node.root.path().join("state/history.jsonl");
     let line = r#"{"id":4,"kind":"install","result":"Completed","slot":"B","version":"1.2.3","startedAt":"2026-11-30T10:00:00Z","completedAt":"2026-11-30T10:05:00Z"}"#;
-    fs::write(
-        node.root.path().join("state/history.jsonl"),
-        format!("{line}\n{{torn"),
-    )
-    .unwrap();
-    let (code, out, _) = node.run(&["history"]);
-    assert_eq!(code, 0);
-    let words: Vec<&str> = out.lines().last().unwrap().split_whitespace().collect();
-    assert_eq!(
-        words,
-        [
-            "4",
-            "install",
-            "Completed",
-            "B",
-            "1.2.3",
-            "2026-11-30T10:05:00Z"
-        ]
-    );
+    for (text, warning) in [
+        (format!("{line}\n"), None),
+        (
+            format!("{line}\n{{torn"),
+            Some("1 line of PATH cannot be read and is left out"),
+        ),
+        (
+            format!("\n{{}}\n{line}\n{{torn"),
+            Some("2 lines of PATH cannot be read and are left out"),
+        ),
+    ] {
+        fs::write(&path, &text).unwrap();
+        let warning = warning.map(|words| words.replace("PATH", path.to_str().unwrap()));
+        let (code, out, said) = node.run(&["history"]);
+        assert_eq!(code, 0);
+        let words: Vec<&str> = out.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(
+            words,
+            [
+                "4",
+                "install",
+                "Completed",
+                "B",
+                "1.2.3",
+                "2026-11-30T10:05:00Z"
+            ]
+        );
+        let shown = warning
+            .as_ref()
+            .map(|words| format!("slotd: warning: {words}\n"));
+        assert_eq!(said, shown.unwrap_or_default());
+        let (code, out, said) = node.run(&["history", "--output", "json"]);
+        assert_eq!(code, 0);
+        let entries: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(entries.as_array().unwrap().len(), 1);
+        let said: Option<serde_json::Value> = serde_json::from_str(&said).ok();
+        let shown = warning.map(|words| serde_json::json!({"warning": {"message": words}}));
+        assert_eq!(said, shown);
+    }
+    // Where nothing can be read, nothing is said to have happened or not.
+    fs::write(&path, "torn").unwrap();
+    let (code, out, said) = node.run(&["history"]);
+    assert_eq!((code, out.trim()), (0, ""));
+    assert!(said.contains("1 line of"), "{said}");
 }
 
 #[test]

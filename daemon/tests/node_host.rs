@@ -230,8 +230,38 @@ fn a_plan_names_every_change_and_changes_nothing() {
     ] {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
+    // The order in which a crash would meet them.
+    let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}\n{text}"));
+    let order = [
+        at("slotd-b+3.conf"),
+        at("failed-before.json replaced"),
+        at("the machine reboots"),
+        at("failed-before.json removed"),
+        at("slotd-b.conf"),
+        at("history.jsonl"),
+    ];
+    assert!(order.is_sorted(), "{order:?}\n{text}");
     assert_eq!((lab.slot_bytes("vda3"), lab.entries()), before);
-    assert!(!lab.path("data/slotd/state.json").exists());
+    // The write tests left nothing: neither beside the loader's entries nor in the state directory.
+    let beside = fs::read_dir(lab.node.esp().join("loader/entries")).unwrap();
+    assert_eq!(beside.count(), 1);
+    assert_eq!(fs::read_dir(lab.path("data/slotd")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_plan_to_stage_only_ends_before_anything_that_boots() {
+    let lab = Lab::new();
+    let mut request = lab.request(0x58);
+    request.stage_only = true;
+    let plan = lab.host().plan(request).unwrap();
+    assert!(plan.steps.iter().all(|step| step.moment == "stage"));
+    let targets = plan.steps.iter().map(|step| step.target.as_str());
+    assert!(
+        !targets
+            .clone()
+            .any(|target| target.contains("failed-before"))
+    );
+    assert!(targets.last().unwrap().ends_with("history.jsonl"));
 }
 
 #[test]

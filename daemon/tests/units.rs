@@ -61,6 +61,18 @@ fn systemd_finds_no_fault_in_the_units() {
 }
 
 #[test]
+fn units_name_documentation_that_is_there_on_every_node() {
+    for unit in UNITS {
+        let text = fs::read_to_string(format!("{TREE}/usr/lib/systemd/system/{unit}")).unwrap();
+        let named: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("Documentation="))
+            .collect();
+        assert_eq!(named, [env!("CARGO_PKG_REPOSITORY")], "{unit}");
+    }
+}
+
+#[test]
 fn systemd_understands_all_that_the_generator_writes() {
     let seen = tempfile::tempdir().unwrap();
     let put = |path: &str, bytes: &[u8]| {

@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+use slotd_engine::table::POINTS;
 use slotd_engine::{
     DecodeError, Digest, Ended, ErrorKind, Failure, Image, ImageRequest, Kind, Point, Record,
     RefusedImage, Result as Ending, Slot, Upgrade, decode, encode,
@@ -106,6 +107,102 @@ fn rolled_back() -> Record {
     }
 }
 
+/// An upgrade under way, with nothing gone wrong.
+fn under_way(at: Point, upgrade: Upgrade) -> Record {
+    Record {
+        last_id: 7,
+        at,
+        upgrade: Some(Upgrade {
+            failure: None,
+            ..upgrade
+        }),
+        ..Record::default()
+    }
+}
+
+/// Staged, and told to wait there.
+fn staged() -> Record {
+    let request = ImageRequest {
+        expanded_checksum: Some(digest("ab")),
+        stage_only: true,
+        ..request()
+    };
+    let upgrade = Upgrade {
+        request: Some(request),
+        trials: 0,
+        granted: 0,
+        boot_id: None,
+        ..upgrade()
+    };
+    under_way(Point::Staged, upgrade)
+}
+
+/// Armed: what the old version leaves to the new one.
+fn restart() -> Record {
+    let upgrade = Upgrade {
+        trials: 0,
+        ..upgrade()
+    };
+    under_way(Point::Restart, upgrade)
+}
+
+/// The same of a deliberate rollback, which has no image of its own.
+fn restart_of_a_rollback() -> Record {
+    let upgrade = Upgrade {
+        kind: Kind::Rollback,
+        target: Slot::A,
+        request: None,
+        image: None,
+        left: upgrade().image,
+        back_to: Some("v1.34.6".to_owned()),
+        attempt: 0,
+        trials: 0,
+        granted: 0,
+        ..upgrade()
+    };
+    under_way(Point::Restart, upgrade)
+}
+
+/// On the trial boot.
+fn check() -> Record {
+    let upgrade = Upgrade {
+        boot_id: Some("c1f7f0de-5f0c-4a8e-8b0a-6a4f3c2d1e90".to_owned()),
+        ..upgrade()
+    };
+    under_way(Point::Check, upgrade)
+}
+
+#[test]
+fn every_point_has_the_name_that_it_always_had() {
+    let names = [
+        "idle",
+        "preflight",
+        "invalidate",
+        "write",
+        "prepareBoot",
+        "discard",
+        "staged",
+        "arm",
+        "select",
+        "restart",
+        "disarm",
+        "check",
+        "awaitBootComplete",
+        "bless",
+        "giveUp",
+        "return",
+        "completed",
+        "rolledBack",
+        "failed",
+    ];
+    assert_eq!(
+        serde_json::to_value(POINTS).unwrap(),
+        serde_json::json!(names)
+    );
+    let read: [Point; 19] = serde_json::from_value(serde_json::json!(names)).unwrap();
+    assert_eq!(read, POINTS);
+}
+
 #[test]
 fn files_of_version_1_are_read_and_written_as_ever() {
     for (golden, record) in [
@@ -113,6 +210,13 @@ fn files_of_version_1_are_read_and_written_as_ever() {
             &include_bytes!("golden/v1/idle.json")[..],
             Record::default(),
         ),
+        (include_bytes!("golden/v1/staged.json"), staged()),
+        (include_bytes!("golden/v1/restart.json"), restart()),
+        (
+            include_bytes!("golden/v1/restart-of-a-rollback.json"),
+            restart_of_a_rollback(),
+        ),
+        (include_bytes!("golden/v1/check.json"), check()),
         (include_bytes!("golden/v1/giving-up.json"), giving_up()),
         (include_bytes!("golden/v1/rolled-back.json"), rolled_back()),
     ] {

@@ -5,6 +5,10 @@ use std::time::Instant;
 use slotd_engine::{Failure, Verdict};
 use slotd_image::Cancel;
 
+/// The file of the state directory in which a machine keeps, from the reboot into a trial until the trial's checks passed,
+/// which units had failed before. One version of the system writes it and another one reads it.
+pub const FAILED_BEFORE: &str = "failed-before.json";
+
 /// The health checks and the reboot of a machine.
 pub trait Machine: Send + Sync + 'static {
     /// Runs the health checks until `deadline`. Blocks; returns soon after `cancel` was raised, with

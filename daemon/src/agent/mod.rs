@@ -2,8 +2,10 @@
 //! behind [`Host`], and the rest of the daemon speaks with it through an [`AgentHandle`].
 
 mod driver;
+mod durable;
 mod error;
 mod handle;
+mod history;
 mod host;
 mod life;
 mod lock;
@@ -19,15 +21,16 @@ mod state_directory;
 mod tests;
 mod words;
 
+pub(crate) use durable::replace_durably;
 pub use error::{AgentError, Running, kind_of};
 pub use handle::AgentHandle;
+pub use history::{History, history_path, read_history};
 pub use host::{Host, Loaded, Trouble};
 pub use life::AgentLife;
 pub use lock::{ChangeLock, LockError};
-pub use machine::Machine;
+pub use machine::{FAILED_BEFORE, Machine};
 pub use node::{NodeHost, Plan, PlanRefusal, PlanStep};
 pub use request::{InstallRequest, UpgradeId};
 pub use run_files::{BootVerdict, RUN_DIRECTORY, RunFiles};
 pub use shared::Listener;
-pub use state::read_history;
 pub use state_directory::StateDirectoryError;

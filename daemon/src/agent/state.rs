@@ -1,17 +1,15 @@
-//! The state directory: the record in `state.json`, finished upgrades in `history.jsonl`.
+//! The state directory: the record in `state.json`, and when a finished upgrade goes into the history.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use slotd_engine::{DecodeError, Ended, ErrorKind, Failure, Record, decode, encode};
 
+use super::durable::{replace_durably, sync_directory};
+use super::history::{append, history_path, read_history};
 use super::host::Loaded;
 use crate::status::{Condition, HistoryEntry};
-
-/// The history is cut to its younger half beyond this many bytes.
-const HISTORY_LIMIT: u64 = 1 << 20;
 
 /// The files of one state directory.
 #[derive(Debug)]
@@ -85,7 +83,12 @@ impl StateStore {
     fn fresh(&self) -> Record {
         let history = read_history(&self.directory).unwrap_or_default();
         Record {
-            last_id: history.iter().map(|entry| entry.id).max().unwrap_or(0),
+            last_id: history
+                .entries
+                .iter()
+                .map(|entry| entry.id)
+                .max()
+                .unwrap_or(0),
             ..Record::default()
         }
     }
@@ -121,11 +124,7 @@ impl StateStore {
         let path = self.record_path();
         let bytes = encode(record)
             .map_err(|error| Failure::new(ErrorKind::Bug, format!("state.json: {error}")))?;
-        let temporary = self.directory.join("state.json.new");
-        write_durably(&temporary, &bytes)
-            .and_then(|()| fs::rename(&temporary, &path))
-            .and_then(|()| sync_directory(&self.directory))
-            .map_err(|error| unwritable(&path, &error))
+        replace_durably(&path, &bytes).map_err(|error| unwritable(&path, &error))
     }
 
     /// Appends a finished upgrade, unless one of its number is there. Durable when this returns; a crash
@@ -137,48 +136,11 @@ impl StateStore {
         self.permitted()?;
         let path = history_path(&self.directory);
         let known = read_history(&self.directory).map_err(|error| unwritable(&path, &error))?;
-        if known.iter().any(|entry| entry.id == ended.id) {
+        if known.entries.iter().any(|entry| entry.id == ended.id) {
             return Ok(());
         }
-        self.append(&path, &HistoryEntry::from(ended), &known)
+        append(&self.directory, &HistoryEntry::from(ended))
             .map_err(|error| unwritable(&path, &error))
-    }
-
-    fn append(&self, path: &Path, entry: &HistoryEntry, known: &[HistoryEntry]) -> io::Result<()> {
-        let mut line = serde_json::to_vec(entry).map_err(io::Error::other)?;
-        line.push(b'\n');
-        if fs::metadata(path).is_ok_and(|meta| meta.len() > HISTORY_LIMIT) {
-            let half = known.len().div_euclid(2);
-            let mut bytes = Vec::new();
-            for entry in known.iter().skip(half) {
-                serde_json::to_writer(&mut bytes, entry).map_err(io::Error::other)?;
-                bytes.push(b'\n');
-            }
-            bytes.extend_from_slice(&line);
-            let temporary = self.directory.join("history.jsonl.new");
-            write_durably(&temporary, &bytes)?;
-            fs::rename(&temporary, path)?;
-            return sync_directory(&self.directory);
-        }
-        let mut file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .mode(0o600)
-            .open(path)?;
-        let end = file.seek(SeekFrom::End(0))?;
-        if end > 0 {
-            let mut last = [0_u8];
-            file.seek(SeekFrom::End(-1))?;
-            file.read_exact(&mut last)?;
-            if last != *b"\n" {
-                line.insert(0, b'\n');
-            }
-        }
-        file.write_all(&line)?;
-        file.sync_all()?;
-        sync_directory(&self.directory)
     }
 
     fn permitted(&self) -> Result<(), Failure> {
@@ -194,42 +156,6 @@ fn unwritable(path: &Path, error: &io::Error) -> Failure {
         ErrorKind::Configuration,
         format!("cannot write {}: {error}", path.display()),
     )
-}
-
-/// Writes a file for root alone (its locator may hold a password) and flushes it.
-fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        .mode(0o600)
-        .open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-fn sync_directory(directory: &Path) -> io::Result<()> {
-    File::open(directory)?.sync_all()
-}
-
-fn history_path(directory: &Path) -> PathBuf {
-    directory.join("history.jsonl")
-}
-
-/// The finished upgrades of a state directory, oldest first. Lines that are none (torn by a crash,
-/// written by others) are skipped.
-///
-/// # Errors
-/// When the file is there and cannot be read.
-pub fn read_history(directory: &Path) -> io::Result<Vec<HistoryEntry>> {
-    match fs::read(history_path(directory)) {
-        Ok(bytes) => Ok(bytes
-            .split(|byte| *byte == b'\n')
-            .filter_map(|line| serde_json::from_slice(line).ok())
-            .collect()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
 }
 
 #[cfg(test)]
@@ -322,6 +248,8 @@ mod tests {
         fs::write(&path, bytes).unwrap();
         store.report(&ended(3)).unwrap();
         let history = read_history(directory.path()).unwrap();
+        assert_eq!(history.skipped, 1);
+        let history = history.entries;
         assert_eq!(
             history.iter().map(|entry| entry.id).collect::<Vec<_>>(),
             [1, 3]

@@ -40,7 +40,7 @@ pub(super) fn message(record: &Record, command: &Command) -> Option<String> {
             None => format!("next look in {seconds} s"),
         }),
         Command::Rest if record.at == Point::Staged => {
-            Some(String::from("staged: waits for slotd activate"))
+            Some(String::from("waits for slotd activate"))
         }
         Command::Reboot { .. } => Some(String::from("rebooting")),
         Command::RunChecks { .. } => Some(String::from("health checks run")),

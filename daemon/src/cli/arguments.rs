@@ -64,6 +64,9 @@ pub enum Command {
     /// Write an image to the inactive slot, boot it on trial, keep it if it proves healthy
     Install(InstallArguments),
     /// Show every write and variable that an install would change, and why; change nothing
+    ///
+    /// Connects to the source. Whether the boot loader's partition and the state directory can be written is tested by
+    /// writing a small file there, which is removed again; a state directory that is missing is made.
     Plan(PlanArguments),
     /// Boot the staged slot on trial: changes the next boot and reboots
     Activate,

@@ -36,6 +36,8 @@ pub(super) enum Outcome {
     Rebooting,
     /// The upgrade is over.
     Ended,
+    /// Whoever followed it was interrupted; the daemon goes on.
+    LetGo,
 }
 
 /// Signals subscribed to before anything is asked for, so that none is missed.
@@ -111,7 +113,7 @@ impl<'a> Follower<'a> {
                 interrupted = tokio::signal::ctrl_c() => {
                     interrupted.map_err(CliError::internal)?;
                     report.end("The daemon goes on by itself: see `slotd status`, or stop it with `slotd cancel`.");
-                    return Ok(Outcome::Ended);
+                    return Ok(Outcome::LetGo);
                 }
             };
             match heard(&status, self.before) {

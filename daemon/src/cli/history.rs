@@ -2,23 +2,37 @@
 
 use super::arguments::OutputFormat;
 use super::error::CliError;
-use super::{print, print_json, table};
-use crate::agent::read_history;
+use super::{print, print_json, table, warn};
+use crate::agent::{history_path, read_history};
 use crate::config::Settings;
 use crate::status::HistoryEntry;
 
-/// Prints the finished upgrades, the latest last.
+/// Prints the finished upgrades, the latest last, and on standard error how many lines could not be read.
 pub(super) fn show(settings: &Settings, output: OutputFormat) -> Result<(), CliError> {
-    let history = read_history(&settings.state_directory)
-        .map_err(|source| CliError::io(&settings.state_directory.join("history.jsonl"), source))?;
+    let path = history_path(&settings.state_directory);
+    let history =
+        read_history(&settings.state_directory).map_err(|source| CliError::io(&path, source))?;
+    if history.skipped > 0 {
+        let (lines, are) = match history.skipped {
+            1 => ("1 line".to_owned(), "is"),
+            more => (format!("{more} lines"), "are"),
+        };
+        let path = path.display();
+        warn(
+            &format!("{lines} of {path} cannot be read and {are} left out"),
+            output,
+        );
+    }
     match output {
-        OutputFormat::Json => print_json(&history),
-        OutputFormat::Table if history.is_empty() => {
-            print("No upgrade has ended on this node yet.");
+        OutputFormat::Json => print_json(&history.entries),
+        OutputFormat::Table if history.entries.is_empty() => {
+            if history.skipped == 0 {
+                print("No upgrade has ended on this node yet.");
+            }
             Ok(())
         }
         OutputFormat::Table => {
-            print(&text(&history));
+            print(&text(&history.entries));
             Ok(())
         }
     }

@@ -13,6 +13,9 @@ use super::{image, print_json};
 use crate::dbus::client::Client;
 use crate::error::ErrorKind;
 
+/// The outcome of an upgrade whose end nobody waited for.
+const ACCEPTED: &str = "accepted";
+
 /// What is handed to the agent.
 enum Handed {
     Location(String),
@@ -110,7 +113,7 @@ pub(super) async fn cancel(id: Option<u64>, output: OutputFormat) -> Result<(), 
 
 fn accepted(id: u64, output: OutputFormat) -> Result<(), CliError> {
     match output {
-        OutputFormat::Json => print_json(&json!({"id": id, "outcome": "accepted"})),
+        OutputFormat::Json => print_json(&json!({"id": id, "outcome": ACCEPTED})),
         OutputFormat::Table => {
             eprintln!("Upgrade {id} is under way; see `slotd status`.");
             Ok(())
@@ -126,15 +129,7 @@ async fn see_through(
 ) -> Result<(), CliError> {
     let mut report = Report::new(output);
     let outcome = follower.until(goal, &mut report).await?;
-    let (word, sentence) = match (outcome, goal) {
-        (Outcome::Staged, _) => ("staged", "Staged. `slotd activate` boots it on trial."),
-        (Outcome::Rebooting, _) => (
-            "rebooting",
-            "The connection is lost: the machine reboots. Afterwards `slotd status` tells how it went.",
-        ),
-        (Outcome::Ended, Goal::Cancelled) => ("cancelled", "Cancelled."),
-        (Outcome::Ended, _) => ("ended", ""),
-    };
+    let (word, sentence) = told(outcome, goal);
     match output {
         OutputFormat::Json => print_json(&json!({"id": id, "outcome": word})),
         OutputFormat::Table => {
@@ -143,5 +138,41 @@ async fn see_through(
             }
             Ok(())
         }
+    }
+}
+
+/// How following ended: a word for programs, a sentence for people.
+fn told(outcome: Outcome, goal: Goal) -> (&'static str, &'static str) {
+    match (outcome, goal) {
+        (Outcome::Staged, _) => ("staged", "Staged. `slotd activate` boots it on trial."),
+        (Outcome::Rebooting, _) => (
+            "rebooting",
+            "The connection is lost: the machine reboots. Afterwards `slotd status` tells how it went.",
+        ),
+        (Outcome::Ended, Goal::Cancelled) => ("cancelled", "Cancelled."),
+        (Outcome::Ended, _) => ("ended", ""),
+        // People were told when it happened.
+        (Outcome::LetGo, _) => (ACCEPTED, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Goal, Outcome, told};
+
+    #[test]
+    fn an_upgrade_is_called_ended_or_cancelled_only_when_it_is_over() {
+        for goal in [Goal::Staged, Goal::Reboot, Goal::Cancelled] {
+            for (outcome, over) in [
+                (Outcome::Staged, false),
+                (Outcome::Rebooting, false),
+                (Outcome::Ended, true),
+                (Outcome::LetGo, false),
+            ] {
+                let (word, _) = told(outcome, goal);
+                assert_eq!(matches!(word, "ended" | "cancelled"), over, "{word}");
+            }
+        }
+        assert_eq!(told(Outcome::LetGo, Goal::Reboot), ("accepted", ""));
     }
 }

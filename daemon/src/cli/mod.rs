@@ -21,7 +21,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{Cli, Command, ConfigCommand};
+use arguments::{Cli, Command, ConfigCommand, OutputFormat};
 use error::CliError;
 
 use crate::agent::{AgentLife, RunFiles};
@@ -87,6 +87,16 @@ fn print(text: &str) {
 fn print_json(value: &impl serde::Serialize) -> Result<(), CliError> {
     print(&serde_json::to_string_pretty(value).map_err(CliError::internal)?);
     Ok(())
+}
+
+/// Says on standard error what does not keep a command from its result.
+fn warn(message: &str, output: OutputFormat) {
+    match output {
+        OutputFormat::Table => eprintln!("slotd: warning: {message}"),
+        OutputFormat::Json => {
+            eprintln!("{}", serde_json::json!({"warning": {"message": message}}));
+        }
+    }
 }
 
 /// A table as it is printed everywhere here: no lines, aligned columns.

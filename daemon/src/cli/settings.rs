@@ -2,18 +2,13 @@
 
 use super::arguments::OutputFormat;
 use super::error::CliError;
-use super::{print, print_json, table};
+use super::{print, print_json, table, warn};
 use crate::config::Settings;
 
 /// Prints every value and where it came from, and warnings on standard error.
 pub(super) fn show(settings: &Settings, output: OutputFormat) -> Result<(), CliError> {
     for warning in settings.warnings() {
-        match output {
-            OutputFormat::Table => eprintln!("slotd: warning: {warning}"),
-            OutputFormat::Json => {
-                eprintln!("{}", serde_json::json!({"warning": {"message": warning}}));
-            }
-        }
+        warn(warning, output);
     }
     match output {
         OutputFormat::Json => print_json(&settings.shown()),

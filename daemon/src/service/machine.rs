@@ -1,7 +1,7 @@
 //! The machine under the agent: health checks, reboots, PID 1.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use slotd_engine::{ErrorKind, Failure, Verdict};
 use slotd_image::Cancel;
 use tracing::{info, warn};
 
-use crate::agent::Machine;
+use crate::agent::{FAILED_BEFORE, Machine, replace_durably};
 use crate::config::Settings;
 use crate::health::{self, HealthEvent, HealthSettings};
 use crate::login::{self, Reboot, systemctl};
@@ -27,7 +27,7 @@ impl HostMachine {
     pub fn new(settings: &Settings) -> Self {
         Self {
             health: settings.health.clone(),
-            baseline: settings.state_directory.join("failed-before.json"),
+            baseline: settings.state_directory.join(FAILED_BEFORE),
         }
     }
 
@@ -42,17 +42,10 @@ impl HostMachine {
     }
 }
 
-/// Writes the list of units: durable and whole, or as before after a crash.
+/// Writes the list of units: durable and whole, or as before after a crash. Two OS versions share the file, and neither
+/// asks which one wrote it: it is a JSON array of names, and something else would need another file.
 fn keep(path: &Path, units: &[String]) -> io::Result<()> {
-    let new = path.with_extension("json.new");
-    let mut file = fs::File::create(&new)?;
-    file.write_all(&serde_json::to_vec(units)?)?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    match path.parent() {
-        Some(folder) => fs::File::open(folder)?.sync_all(),
-        None => Ok(()),
-    }
+    replace_durably(path, &serde_json::to_vec(units)?)
 }
 
 /// The list, where there is one that can be read.
@@ -124,16 +117,21 @@ fn log(event: HealthEvent) {
 
 #[cfg(test)]
 mod tests {
-    use super::{keep, kept};
+    use super::{FAILED_BEFORE, keep, kept};
 
     #[test]
-    fn failed_units_are_read_as_they_were_kept() {
+    fn failed_units_are_written_and_read_as_ever() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("failed-before.json");
+        let path = dir.path().join(FAILED_BEFORE);
         assert_eq!(kept(&path), None);
-        keep(&path, &["a.service".to_owned()]).unwrap();
-        assert_eq!(kept(&path), Some(vec!["a.service".to_owned()]));
-        std::fs::write(&path, "torn").unwrap();
-        assert_eq!(kept(&path), None);
+        let units = ["apt-daily.service", r"dev-disk-by\x2dlabel-old.swap"].map(str::to_owned);
+        keep(&path, &units).unwrap();
+        let golden = include_str!("../../tests/golden/v1/failed-before.json");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), golden);
+        assert_eq!(kept(&path), Some(units.to_vec()));
+        for other in ["torn", r#"{"version": 2}"#, ""] {
+            std::fs::write(&path, other).unwrap();
+            assert_eq!(kept(&path), None, "{other}");
+        }
     }
 }

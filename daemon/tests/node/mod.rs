@@ -192,7 +192,7 @@ impl Lab {
     }
 
     pub(crate) fn history(&self) -> Vec<HistoryEntry> {
-        read_history(&self.path("data/slotd")).unwrap()
+        read_history(&self.path("data/slotd")).unwrap().entries
     }
 
     /// Waits until an upgrade is in the history.

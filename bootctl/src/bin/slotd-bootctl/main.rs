@@ -17,11 +17,16 @@ use crate::arguments::{Arguments, Command, Output, Trial};
 use crate::report::{Loader, Report};
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
+    let arguments = Arguments::parse();
+    match run(&arguments) {
         Ok(code) => code,
         Err(error) => {
+            let text = match arguments.output {
+                Output::Table => format!("slotd-bootctl: {}", error.chain()),
+                Output::Json => report::error_json(&error),
+            };
             // Nothing is left to tell anyone if standard error is closed.
-            let _ = writeln!(std::io::stderr(), "slotd-bootctl: {}", error.chain());
+            let _ = writeln!(std::io::stderr(), "{text}");
             ExitCode::from(error.kind().exit_code())
         }
     }

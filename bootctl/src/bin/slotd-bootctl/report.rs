@@ -218,6 +218,12 @@ impl LoaderReport {
     }
 }
 
+/// The document of an error, in one line; `slotd` prints the same one.
+pub(crate) fn error_json(error: &Error) -> String {
+    let kind = error.kind().name();
+    serde_json::json!({"error": {"kind": kind, "message": error.chain()}}).to_string()
+}
+
 fn plain() -> Table {
     let mut table = Table::new();
     table.load_style(NOTHING);

@@ -7,6 +7,7 @@ use slotd_image::{Cancel, ImageSource};
 
 use super::super::error::{AgentError, kind_of};
 use super::super::host::Trouble;
+use super::super::machine::FAILED_BEFORE;
 use super::super::request::{InstallRequest, wanted};
 use super::{NodeHost, convert};
 use crate::error::ErrorKind;
@@ -88,8 +89,9 @@ impl PlanStep {
 
 impl NodeHost {
     /// What this installation would change. The source is connected to, so that what its first bytes and
-    /// headers show is in the plan; what can be read only once is left alone. The backend's write test
-    /// beside its data is the one thing that touches a disk, and leaves nothing behind.
+    /// headers show is in the plan; what can be read only once is left alone. Two write tests touch a disk
+    /// and leave nothing behind: the backend's beside its data, and one in the state directory, which is
+    /// made where it is missing.
     ///
     /// # Errors
     /// When slots or loader cannot be read; reasons against the installation are in the plan.
@@ -163,6 +165,14 @@ impl NodeHost {
                 .take(count.saturating_add(1))
                 .map(|(_, one)| one.clone())
                 .collect();
+            if *moment == "confirm" {
+                steps.push(PlanStep::new(
+                    "confirm",
+                    format!("{state}/{FAILED_BEFORE}"),
+                    "removed once the checks passed",
+                    "a later trial is not held to it",
+                ));
+            }
             match site.backend.plan_sequence(&prefix) {
                 Ok(changes) => {
                     let all = changes.len();
@@ -177,12 +187,20 @@ impl NodeHost {
                 }
             }
             if *moment == "activate" {
-                steps.push(PlanStep::new(
-                    "activate",
-                    "the machine",
-                    "reboots, inhibitors honoured",
-                    format!("slot {name} is tried"),
-                ));
+                steps.extend([
+                    PlanStep::new(
+                        "activate",
+                        format!("{state}/{FAILED_BEFORE}"),
+                        "replaced by the names of the units that failed until then",
+                        "they do not count against the trial",
+                    ),
+                    PlanStep::new(
+                        "activate",
+                        "the machine",
+                        "reboots, inhibitors honoured",
+                        format!("slot {name} is tried"),
+                    ),
+                ]);
             }
         }
         steps.push(PlanStep::new(
