@@ -124,17 +124,42 @@ fn failing_health(lab: &Lab) -> Result<()> {
 
 fn panic(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-2.conf"];
-    falls_back(lab, &PANICS, SHORT_TRIAL, 5, entries).map(drop)
+    let (_, result) = falls_back(lab, &PANICS, SHORT_TRIAL, 5, entries)?;
+    given_up_by_the_loader(&result)
 }
 
 fn no_agent(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-2.conf"];
-    falls_back(lab, &NO_AGENT, SHORT_TRIAL, 1, entries).map(drop)
+    let (_, result) = falls_back(lab, &NO_AGENT, SHORT_TRIAL, 1, entries)?;
+    given_up_by_the_loader(&result)
+}
+
+/// No trial boot got as far as a verdict: the reason is the loader's, after both tries.
+fn given_up_by_the_loader(result: &Value) -> Result<()> {
+    let failure = &result["failure"];
+    ensure!(
+        failure["reason"]
+            == "the boot loader gave slot B up after 2 tries without a verdict of its own: no agent there reported"
+            && failure["check"].is_null(),
+        "the history says {result:#}"
+    );
+    Ok(())
 }
 
 fn stuck(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-1.conf"];
-    falls_back(lab, &STUCK, SHORT_TRIAL, 1, entries).map(drop)
+    let (_, result) = falls_back(lab, &STUCK, SHORT_TRIAL, 1, entries)?;
+    // The agent did start, waited for basic.target until the deadline, and says what that still waited for.
+    let failure = &result["failure"];
+    ensure!(
+        failure["reason"] == "not proven healthy within 30 seconds of boot"
+            && failure["check"] == "unit basic.target"
+            && failure["output"]
+                .as_str()
+                .is_some_and(|output| output.contains("stuck.service")),
+        "the history says {result:#}"
+    );
+    Ok(())
 }
 
 fn rollback(lab: &Lab) -> Result<()> {
