@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use serde_json::Value;
 
 use super::in_machine;
 use crate::images::{V1, V2};
 use crate::lab::Lab;
-use crate::node::{FRESH, Node};
+use crate::node::{Expected, FRESH, Node};
 use crate::runner::Test;
 use crate::server::{Body, Fault};
 
@@ -51,25 +52,52 @@ fn while_writing(lab: &Lab) -> Result<()> {
 
     node.machine.power_on()?;
     node.machine.wait_for_boot()?.expect('A', V1.version())?;
-    // Whatever the agent makes of the interrupted upgrade, B must not become bootable by it.
-    let loader = node.loader()?;
-    ensure!(
-        loader["slots"][1]["state"] == "empty",
-        "slot B is {}",
-        loader["slots"][1]
-    );
-    let entries = node.machine.disk().loader_entries()?;
-    ensure!(entries == FRESH.entries, "the ESP holds {entries:?}");
-    node.power_cycles(1, 'A', V1.version())?;
+    // The agent begins the interrupted upgrade anew by itself, and does not get further; B must not become bootable by it.
+    node.expect(&FRESH)?;
+    begun_anew(&mut node, 2)?;
+    node.power_cycles(1, &FRESH)?;
+    begun_anew(&mut node, 3)?;
 
     // The node is as good as before: the same image goes through.
-    node.machine.run("slotd cancel || true")?;
+    node.machine.run("slotd cancel")?;
+    let result = node.last_result()?;
+    ensure!(
+        result["id"] == 1
+            && result["kind"] == "install"
+            && result["result"] == "Cancelled"
+            && result["slot"] == "B"
+            && result["failure"].is_null(),
+        "the history says {result:#}"
+    );
     node.upgrade('B', &v2)?;
     // The cut left nothing behind that the next upgrade did not clear away.
     let files = crate::esp::list(node.machine.disk().path(), "/loader/entries")?;
     ensure!(
         files == ["slotd-a.conf", "slotd-b.conf"],
         "the ESP holds {files:?}"
+    );
+    let results: Vec<Value> = node
+        .history()?
+        .iter()
+        .map(|entry| entry["result"].clone())
+        .collect();
+    ensure!(
+        results == ["Cancelled", "Completed"],
+        "the history says {results:?}"
+    );
+    Ok(())
+}
+
+/// The agent stages the first upgrade, which it has begun so many times.
+fn begun_anew(node: &mut Node, attempt: u32) -> Result<()> {
+    let status = node.status()?;
+    let upgrade = &status["upgrade"];
+    ensure!(
+        upgrade["id"] == 1
+            && upgrade["phase"] == "Staging"
+            && upgrade["attempt"] == attempt
+            && upgrade["source"] == node.server.guest_url("/stall"),
+        "slotd status says {upgrade:#}"
     );
     Ok(())
 }
@@ -92,9 +120,14 @@ fn after_staging(lab: &Lab) -> Result<()> {
             status["upgrade"]["phase"] == "Staged",
             "slotd status says {status:#}"
         );
+        let loader = node.loader()?;
+        ensure!(
+            loader["loader"]["staged"] == "B",
+            "slotd-bootctl status says {loader:#}"
+        );
         node.run_until_reboot("slotd activate")
     })?;
-    node.power_cycles(1, 'B', V2.version())
+    node.power_cycles(1, &Expected::both_good('B', V2.version()))
 }
 
 fn during_the_trial(lab: &Lab) -> Result<()> {
@@ -114,5 +147,5 @@ fn during_the_trial(lab: &Lab) -> Result<()> {
         node.machine.power_on()?;
         Ok(String::new())
     })?;
-    node.power_cycles(1, 'B', V2.version())
+    node.power_cycles(1, &Expected::both_good('B', V2.version()))
 }

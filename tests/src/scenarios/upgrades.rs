@@ -40,8 +40,7 @@ fn good(lab: &Lab) -> Result<()> {
     let mut node = Node::start(lab)?;
     node.expect(&FRESH)?;
     node.upgrade('B', &lab.artifacts()?.image(&V2)?)?;
-    node.power_cycles(5, 'B', V2.version())?;
-    node.expect(&Expected::both_good('B', V2.version()))?;
+    node.power_cycles(5, &Expected::both_good('B', V2.version()))?;
     // And back again, into the slot that was booted before.
     node.upgrade('A', &lab.artifacts()?.image(&V3)?)?;
     let results: Vec<Value> = node
@@ -53,7 +52,7 @@ fn good(lab: &Lab) -> Result<()> {
         results == ["Completed", "Completed"],
         "the history says {results:?}"
     );
-    node.power_cycles(1, 'A', V3.version())
+    node.power_cycles(1, &Expected::both_good('A', V3.version()))
 }
 
 /// Installs an image that must not stay, and checks that the node is back on slot A with everything as it was.
@@ -95,8 +94,7 @@ fn falls_back(
             && result["version"] == variant.version(),
         "the history says {result:#}"
     );
-    node.power_cycles(power_cycles, 'A', V1.version())?;
-    node.expect(&expected)?;
+    node.power_cycles(power_cycles, &expected)?;
     Ok((node, result))
 }
 
@@ -179,7 +177,7 @@ fn rollback(lab: &Lab) -> Result<()> {
         result["kind"] == "rollback" && result["result"] == "RolledBack" && result["slot"] == "A",
         "the history says {result:#}"
     );
-    node.power_cycles(1, 'A', V1.version())
+    node.power_cycles(1, &Expected::both_good('A', V1.version()))
 }
 
 /// The gate's failure action and the timeout of `boot-complete.target` would reboot it: both have to be taken away.
@@ -243,7 +241,7 @@ fn standard_input(lab: &Lab) -> Result<()> {
         push.join().ok().context("the sender died")??;
         Ok(printed)
     })?;
-    node.power_cycles(1, 'B', V2.version())
+    node.power_cycles(1, &Expected::both_good('B', V2.version()))
 }
 
 /// A port of this machine's loopback that was free a moment ago.
