@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::{in_machine, proved_in_machine};
+use crate::artifacts::Image;
 use crate::images::{ALONE, NO_AGENT, PANICS, STUCK, UNHEALTHY, V1, V2, V3, Variant};
 use crate::lab::Lab;
 use crate::node::{Expected, FRESH, Node};
@@ -177,7 +178,57 @@ fn rollback(lab: &Lab) -> Result<()> {
         result["kind"] == "rollback" && result["result"] == "RolledBack" && result["slot"] == "A",
         "the history says {result:#}"
     );
-    node.power_cycles(1, &Expected::both_good('A', V1.version()))
+    node.power_cycles(1, &Expected::both_good('A', V1.version()))?;
+    flash(&mut node, &lab.artifacts()?.image(&V3)?)
+}
+
+/// The way of a rescue system on a running one: slot B is written without the daemon, and the very command that this prints makes
+/// the next boot its trial, which the agent there takes for its own.
+fn flash(node: &mut Node, image: &Image) -> Result<()> {
+    let a = node.machine.disk().slot_digest('a')?;
+    node.machine.run("systemctl stop slotd.service")?;
+    let url = node.server.serve_file(&image.path);
+    let command = format!("slotd flash {url} --checksum {}", image.checksum);
+    let patience = node.machine.patience(120);
+    let output = node.machine.try_run_within(&command, patience)?;
+    ensure!(output.code == 0, "{command:?}: {output:?}");
+    let loader = node.loader()?["loader"].clone();
+    ensure!(
+        loader["staged"] == "B" && loader["next"]["slot"] == "A",
+        "after flashing, slotd-bootctl status says {loader:#}"
+    );
+    let activation = output
+        .stderr
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("slotd-bootctl activate B "))
+        .with_context(|| format!("{command:?} names no next command:\n{}", output.stderr))?;
+    node.machine.run(activation)?;
+    let next = node.loader()?["loader"]["next"].clone();
+    ensure!(
+        next["slot"] == "B" && next["trial"] == true,
+        "after {activation:?} the next boot is {next}"
+    );
+    node.machine.start("systemctl reboot")?;
+    node.settle(patience)?.expect('B', &image.version)?;
+    node.expect(&Expected::both_good('B', &image.version))?;
+    ensure!(
+        node.machine.disk().slot_digest('a')? == a,
+        "slot A, which was booted, was written to"
+    );
+    ensure!(
+        format!("sha256:{}", node.machine.disk().slot_digest('b')?) == image.expanded_checksum,
+        "slot B does not hold the image's bytes"
+    );
+    let result = node.last_result()?;
+    ensure!(
+        result["kind"] == "adopted"
+            && result["result"] == "Completed"
+            && result["slot"] == "B"
+            && result["failure"].is_null(),
+        "the history says {result:#}"
+    );
+    Ok(())
 }
 
 /// The gate's failure action and the timeout of `boot-complete.target` would reboot it: both have to be taken away.
