@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{in_machine, proved_in_machine};
+use super::{health, in_machine, proved_in_machine};
 use crate::artifacts::Image;
 use crate::images::{ALONE, NO_AGENT, PANICS, STUCK, UNHEALTHY, V1, V2, V3, Variant};
 use crate::lab::Lab;
@@ -40,10 +40,12 @@ pub(super) fn tests() -> Vec<Test> {
 fn good(lab: &Lab) -> Result<()> {
     let mut node = Node::start(lab)?;
     node.expect(&FRESH)?;
+    health::configure(&mut node)?;
     node.upgrade('B', &lab.artifacts()?.image(&V2)?)?;
+    health::judged(&mut node)?;
     node.power_cycles(5, &Expected::both_good('B', V2.version()))?;
-    // And back again, into the slot that was booted before.
-    node.upgrade('A', &lab.artifacts()?.image(&V3)?)?;
+    // And back again, into the slot that was booted before. The image's own script says no; the machine's of that name counts.
+    node.upgrade('A', &lab.artifacts()?.image(&UNHEALTHY)?)?;
     let results: Vec<Value> = node
         .history()?
         .iter()
@@ -53,7 +55,7 @@ fn good(lab: &Lab) -> Result<()> {
         results == ["Completed", "Completed"],
         "the history says {results:?}"
     );
-    node.power_cycles(1, &Expected::both_good('A', V3.version()))
+    node.power_cycles(1, &Expected::both_good('A', UNHEALTHY.version()))
 }
 
 /// Installs an image that must not stay, and checks that the node is back on slot A with everything as it was.
