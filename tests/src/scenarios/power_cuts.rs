@@ -6,11 +6,13 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::in_machine;
+use super::refusals::wait_for;
 use crate::images::{V1, V2};
 use crate::lab::Lab;
 use crate::node::{Expected, FRESH, Node};
 use crate::runner::Test;
 use crate::server::{Body, Fault};
+use crate::vm::Boot;
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
@@ -110,7 +112,8 @@ fn after_staging(lab: &Lab) -> Result<()> {
         let patience = node.machine.patience(120);
         let output = node.machine.try_run_within(&command, patience)?;
         ensure!(output.code == 0, "{command:?}: {output:?}");
-        node.machine.power_cycle()?.expect('A', V1.version())?;
+        let boot = node.machine.power_cycle()?;
+        boot.expect('A', V1.version())?;
         ensure!(
             node.machine.disk().loader_entries()? == ["slotd-a.conf"],
             "staging changed the next boot"
@@ -125,9 +128,47 @@ fn after_staging(lab: &Lab) -> Result<()> {
             loader["loader"]["staged"] == "B",
             "slotd-bootctl status says {loader:#}"
         );
-        node.run_until_reboot("slotd activate")
+        activate_behind_an_inhibitor(node, &boot)
     })?;
     node.power_cycles(1, &Expected::both_good('B', V2.version()))
+}
+
+/// Holds an inhibitor, and says so in a file once it is held.
+const HOLDER: &str = "systemd-run --quiet --unit=holder systemd-inhibit --what=shutdown --mode=block --who=backup --why=nightly \
+    sh -c 'echo held >/run/held; exec sleep 1000'";
+
+/// `slotd activate` while somebody holds an inhibitor: the reboot waits for its end, and meanwhile the status names the holder.
+/// Returns the reason that it gave, once the holder was told to end.
+fn activate_behind_an_inhibitor(node: &mut Node, boot: &Boot) -> Result<String> {
+    node.machine.run(HOLDER)?;
+    wait_for(node, "the inhibitor is held", |node| {
+        Ok(node.machine.try_run("test -s /run/held")?.code == 0)
+    })?;
+    node.machine
+        .run("systemd-run --quiet --unit=activate slotd activate")?;
+    let mut reason = String::new();
+    wait_for(node, "slotd status says why it does not reboot", |node| {
+        let status = node.status()?;
+        let upgrade = &status["upgrade"];
+        reason = upgrade["failure"]["reason"].as_str().unwrap_or("").to_owned();
+        Ok(upgrade["phase"] == "Activating" && upgrade["step"] == "reboot" && !reason.is_empty())
+    })?;
+    ensure!(
+        reason.starts_with("the reboot is inhibited: ")
+            && reason.contains("Operation inhibited by \"backup\"")
+            && reason.contains("reason is \"nightly\""),
+        "slotd status says that it does not reboot because {reason:?}"
+    );
+    let next = node.loader()?["loader"]["next"].clone();
+    ensure!(
+        next["slot"] == "B" && next["trial"] == true,
+        "the next boot is {next}"
+    );
+    let id = node.machine.run("cat /proc/sys/kernel/random/boot_id")?;
+    ensure!(id.trim() == boot.id, "the machine rebooted all the same");
+    // The machine goes down at the next try, which may be under the command.
+    node.machine.start("systemctl stop holder.service")?;
+    Ok(reason)
 }
 
 fn during_the_trial(lab: &Lab) -> Result<()> {
