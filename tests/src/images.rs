@@ -24,11 +24,20 @@ pub const V1: Variant = Variant {
     files: &[],
 };
 
-/// A good image.
+/// A good image, though a check that is only wanted fails in it.
 pub const V2: Variant = Variant {
     name: "v2",
     version: "v2.0.0",
-    files: &[],
+    files: &[
+        (
+            "usr/lib/slotd/health/required.d/10-app",
+            "#!/bin/sh\nexec systemctl is-active --quiet basic.target\n",
+        ),
+        (
+            "usr/lib/slotd/health/wanted.d/10-cache",
+            "#!/bin/sh\necho 'cache is cold'\nexit 1\n",
+        ),
+    ],
 };
 
 /// Another good image.

@@ -274,14 +274,16 @@ impl Node {
         Ok(())
     }
 
-    /// Cuts the power and switches on again, so many times: each boot has to run this slot and version.
-    pub fn power_cycles(&mut self, count: u32, slot: char, version: &str) -> Result<()> {
+    /// Cuts the power and switches on again, so many times: each boot has to run the expected slot and version, and after the last
+    /// one everything else is as expected, too.
+    pub fn power_cycles(&mut self, count: u32, expected: &Expected<'_>) -> Result<()> {
         for cycle in 1..=count {
             let boot = self.machine.power_cycle()?;
-            boot.expect(slot, version)
+            boot.expect(expected.booted, expected.version)
                 .with_context(|| format!("power cycle {cycle}"))?;
         }
-        Ok(())
+        self.expect(expected)
+            .with_context(|| format!("after {count} power cycles"))
     }
 
     /// Waits until so many bytes of slot B are there, seen from outside.

@@ -2,6 +2,7 @@
 
 mod api;
 mod control_plane;
+mod health;
 mod loops;
 mod power_cuts;
 mod reference_disk;

@@ -85,6 +85,16 @@ fn counts_and_falls_back(lab: &Lab) -> Result<()> {
     ));
     ensure!(exposure.parse::<f64>()? <= 4.0, "{analysis}");
 
+    // PID 1 would leave a job out to break one. Its first words show that the journal begins early enough.
+    let journal = machine.run(
+        "journalctl --boot --no-pager --output cat | grep -i -e 'ordering cycle' -e 'running in system mode'",
+    )?;
+    ensure!(
+        journal.contains("running in system mode")
+            && !journal.to_lowercase().contains("ordering cycle"),
+        "the journal says\n{journal}"
+    );
+
     let again = machine.reboot()?;
     ensure!(again.slot == "a" && again.id != boot.id, "booted {again:?}");
     ensure!(machine.run("cat /var/lib/slotd/kept /etc/machine-id")? == format!("kept\n{id}"));

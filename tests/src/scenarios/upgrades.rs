@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{in_machine, proved_in_machine};
+use super::{health, in_machine, proved_in_machine};
+use crate::artifacts::Image;
 use crate::images::{ALONE, NO_AGENT, PANICS, STUCK, UNHEALTHY, V1, V2, V3, Variant};
 use crate::lab::Lab;
 use crate::node::{Expected, FRESH, Node};
@@ -39,11 +40,12 @@ pub(super) fn tests() -> Vec<Test> {
 fn good(lab: &Lab) -> Result<()> {
     let mut node = Node::start(lab)?;
     node.expect(&FRESH)?;
+    health::configure(&mut node)?;
     node.upgrade('B', &lab.artifacts()?.image(&V2)?)?;
-    node.power_cycles(5, 'B', V2.version())?;
-    node.expect(&Expected::both_good('B', V2.version()))?;
-    // And back again, into the slot that was booted before.
-    node.upgrade('A', &lab.artifacts()?.image(&V3)?)?;
+    health::judged(&mut node)?;
+    node.power_cycles(5, &Expected::both_good('B', V2.version()))?;
+    // And back again, into the slot that was booted before. The image's own script says no; the machine's of that name counts.
+    node.upgrade('A', &lab.artifacts()?.image(&UNHEALTHY)?)?;
     let results: Vec<Value> = node
         .history()?
         .iter()
@@ -53,7 +55,7 @@ fn good(lab: &Lab) -> Result<()> {
         results == ["Completed", "Completed"],
         "the history says {results:?}"
     );
-    node.power_cycles(1, 'A', V3.version())
+    node.power_cycles(1, &Expected::both_good('A', UNHEALTHY.version()))
 }
 
 /// Installs an image that must not stay, and checks that the node is back on slot A with everything as it was.
@@ -95,8 +97,7 @@ fn falls_back(
             && result["version"] == variant.version(),
         "the history says {result:#}"
     );
-    node.power_cycles(power_cycles, 'A', V1.version())?;
-    node.expect(&expected)?;
+    node.power_cycles(power_cycles, &expected)?;
     Ok((node, result))
 }
 
@@ -124,17 +125,42 @@ fn failing_health(lab: &Lab) -> Result<()> {
 
 fn panic(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-2.conf"];
-    falls_back(lab, &PANICS, SHORT_TRIAL, 5, entries).map(drop)
+    let (_, result) = falls_back(lab, &PANICS, SHORT_TRIAL, 5, entries)?;
+    given_up_by_the_loader(&result)
 }
 
 fn no_agent(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-2.conf"];
-    falls_back(lab, &NO_AGENT, SHORT_TRIAL, 1, entries).map(drop)
+    let (_, result) = falls_back(lab, &NO_AGENT, SHORT_TRIAL, 1, entries)?;
+    given_up_by_the_loader(&result)
+}
+
+/// No trial boot got as far as a verdict: the reason is the loader's, after both tries.
+fn given_up_by_the_loader(result: &Value) -> Result<()> {
+    let failure = &result["failure"];
+    ensure!(
+        failure["reason"]
+            == "the boot loader gave slot B up after 2 tries without a verdict of its own: no agent there reported"
+            && failure["check"].is_null(),
+        "the history says {result:#}"
+    );
+    Ok(())
 }
 
 fn stuck(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-1.conf"];
-    falls_back(lab, &STUCK, SHORT_TRIAL, 1, entries).map(drop)
+    let (_, result) = falls_back(lab, &STUCK, SHORT_TRIAL, 1, entries)?;
+    // The agent did start, waited for basic.target until the deadline, and says what that still waited for.
+    let failure = &result["failure"];
+    ensure!(
+        failure["reason"] == "not proven healthy within 30 seconds of boot"
+            && failure["check"] == "unit basic.target"
+            && failure["output"]
+                .as_str()
+                .is_some_and(|output| output.contains("stuck.service")),
+        "the history says {result:#}"
+    );
+    Ok(())
 }
 
 fn rollback(lab: &Lab) -> Result<()> {
@@ -154,7 +180,57 @@ fn rollback(lab: &Lab) -> Result<()> {
         result["kind"] == "rollback" && result["result"] == "RolledBack" && result["slot"] == "A",
         "the history says {result:#}"
     );
-    node.power_cycles(1, 'A', V1.version())
+    node.power_cycles(1, &Expected::both_good('A', V1.version()))?;
+    flash(&mut node, &lab.artifacts()?.image(&V3)?)
+}
+
+/// The way of a rescue system on a running one: slot B is written without the daemon, and the very command that this prints makes
+/// the next boot its trial, which the agent there takes for its own.
+fn flash(node: &mut Node, image: &Image) -> Result<()> {
+    let a = node.machine.disk().slot_digest('a')?;
+    node.machine.run("systemctl stop slotd.service")?;
+    let url = node.server.serve_file(&image.path);
+    let command = format!("slotd flash {url} --checksum {}", image.checksum);
+    let patience = node.machine.patience(120);
+    let output = node.machine.try_run_within(&command, patience)?;
+    ensure!(output.code == 0, "{command:?}: {output:?}");
+    let loader = node.loader()?["loader"].clone();
+    ensure!(
+        loader["staged"] == "B" && loader["next"]["slot"] == "A",
+        "after flashing, slotd-bootctl status says {loader:#}"
+    );
+    let activation = output
+        .stderr
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with("slotd-bootctl activate B "))
+        .with_context(|| format!("{command:?} names no next command:\n{}", output.stderr))?;
+    node.machine.run(activation)?;
+    let next = node.loader()?["loader"]["next"].clone();
+    ensure!(
+        next["slot"] == "B" && next["trial"] == true,
+        "after {activation:?} the next boot is {next}"
+    );
+    node.machine.start("systemctl reboot")?;
+    node.settle(patience)?.expect('B', &image.version)?;
+    node.expect(&Expected::both_good('B', &image.version))?;
+    ensure!(
+        node.machine.disk().slot_digest('a')? == a,
+        "slot A, which was booted, was written to"
+    );
+    ensure!(
+        format!("sha256:{}", node.machine.disk().slot_digest('b')?) == image.expanded_checksum,
+        "slot B does not hold the image's bytes"
+    );
+    let result = node.last_result()?;
+    ensure!(
+        result["kind"] == "adopted"
+            && result["result"] == "Completed"
+            && result["slot"] == "B"
+            && result["failure"].is_null(),
+        "the history says {result:#}"
+    );
+    Ok(())
 }
 
 /// The gate's failure action and the timeout of `boot-complete.target` would reboot it: both have to be taken away.
@@ -218,7 +294,7 @@ fn standard_input(lab: &Lab) -> Result<()> {
         push.join().ok().context("the sender died")??;
         Ok(printed)
     })?;
-    node.power_cycles(1, 'B', V2.version())
+    node.power_cycles(1, &Expected::both_good('B', V2.version()))
 }
 
 /// A port of this machine's loopback that was free a moment ago.

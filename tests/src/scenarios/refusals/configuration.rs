@@ -12,6 +12,7 @@ pub(super) fn check(group: &mut Group, install: &Install) -> Result<()> {
     fragments(group, install)?;
     state_directories(group, install)?;
     state_files(group, install)?;
+    not_root(group)?;
     not_running(group, install)
 }
 
@@ -197,6 +198,18 @@ fn state_files(group: &mut Group, install: &Install) -> Result<()> {
         Ok(())
     })?;
     wait_until_ready(&mut group.node)
+}
+
+/// Whoever is neither root nor in the group `slotd` gets no answer from the agent.
+fn not_root(group: &mut Group) -> Result<()> {
+    group.check("somebody else than root asks", Leaves::Untouched, |node| {
+        for command in ["cancel 1", "activate", "rollback", "status"] {
+            let command =
+                format!("setpriv --reuid=65534 --regid=65534 --clear-groups slotd {command}");
+            node.refused(&command, 4, &["only root may ask the daemon for that"])?;
+        }
+        Ok(())
+    })
 }
 
 fn not_running(group: &mut Group, install: &Install) -> Result<()> {

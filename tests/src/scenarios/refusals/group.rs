@@ -259,7 +259,7 @@ pub(super) fn wait_until_ready(node: &mut Node) -> Result<()> {
 }
 
 /// Waits until a look at the node is satisfied.
-pub(super) fn wait_for(
+pub(in crate::scenarios) fn wait_for(
     node: &mut Node,
     what: &str,
     mut look: impl FnMut(&mut Node) -> Result<bool>,

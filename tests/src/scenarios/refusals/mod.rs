@@ -12,6 +12,8 @@ mod servers;
 use super::in_machine;
 use crate::runner::Test;
 
+pub(super) use group::wait_for;
+
 pub(super) fn tests() -> Vec<Test> {
     vec![
         in_machine("vm/bad-images-and-bad-servers-are-refused", images::run),
