@@ -255,13 +255,13 @@ fn a_plan_to_stage_only_ends_before_anything_that_boots() {
     request.stage_only = true;
     let plan = lab.host().plan(request).unwrap();
     assert!(plan.steps.iter().all(|step| step.moment == "stage"));
-    let targets = plan.steps.iter().map(|step| step.target.as_str());
+    let mut targets = plan.steps.iter().map(|step| step.target.as_str());
     assert!(
         !targets
             .clone()
             .any(|target| target.contains("failed-before"))
     );
-    assert!(targets.last().unwrap().ends_with("history.jsonl"));
+    assert!(targets.next_back().unwrap().ends_with("history.jsonl"));
 }
 
 #[test]

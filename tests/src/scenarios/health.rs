@@ -58,7 +58,11 @@ pub(super) fn judged(node: &mut Node) -> Result<()> {
         );
     }
     ensure!(
-        said("wanted.d/10-cache", "health: a wanted check failed", "cache is cold"),
+        said(
+            "wanted.d/10-cache",
+            "health: a wanted check failed",
+            "cache is cold"
+        ),
         "the journal does not say that the wanted check failed:\n{journal}"
     );
     ensure!(

@@ -150,7 +150,10 @@ fn activate_behind_an_inhibitor(node: &mut Node, boot: &Boot) -> Result<String> 
     wait_for(node, "slotd status says why it does not reboot", |node| {
         let status = node.status()?;
         let upgrade = &status["upgrade"];
-        reason = upgrade["failure"]["reason"].as_str().unwrap_or("").to_owned();
+        reason = upgrade["failure"]["reason"]
+            .as_str()
+            .unwrap_or("")
+            .to_owned();
         Ok(upgrade["phase"] == "Activating" && upgrade["step"] == "reboot" && !reason.is_empty())
     })?;
     ensure!(
