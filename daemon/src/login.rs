@@ -72,18 +72,17 @@ pub(crate) fn systemctl(arguments: &[&str]) -> Result<(), String> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(format!(
-        "systemctl {}: {}",
-        arguments.join(" "),
-        said.trim()
-    ))
+    Err(failure(arguments, &String::from_utf8_lossy(&output.stderr)))
+}
+
+fn failure(arguments: &[&str], said: &str) -> String {
+    format!("systemctl {}: {}", arguments.join(" "), said.trim())
 }
 
 type Systemctl<'a> = &'a dyn Fn(&[&str]) -> Result<(), String>;
 
 fn normal(systemctl: Systemctl<'_>) -> Result<(), RebootError> {
-    // Root is not asked about inhibitors unless it wants to be. Without a bus systemctl asks PID 1 by itself.
+    // Root is not asked about inhibitors unless it wants to be. Without a bus nobody can be asked, and that fails.
     let Err(said) = systemctl(&["reboot", "--check-inhibitors=yes", "--no-wall"]) else {
         return Ok(());
     };
@@ -102,9 +101,9 @@ fn normal(systemctl: Systemctl<'_>) -> Result<(), RebootError> {
     })
 }
 
+/// By systemctl's own sentence (`src/systemctl/systemctl-logind.c`), since the arguments are among the words, too.
 fn is_inhibited(said: &str) -> bool {
-    let said = said.to_ascii_lowercase();
-    said.contains("inhibit")
+    said.contains("Operation inhibited")
 }
 
 fn forced(
@@ -129,14 +128,15 @@ pub fn booted_with_systemd() -> bool {
 mod tests {
     use std::cell::{Cell, RefCell};
 
-    use super::{RebootError, forced, normal};
+    use super::{RebootError, failure, forced, normal};
 
     #[test]
     fn a_normal_reboot_asks_about_inhibitors_and_stops_there() {
         let asked = RefCell::new(Vec::new());
         let error = normal(&|arguments| {
             asked.borrow_mut().push(arguments.join(" "));
-            Err("Operation inhibited by \"backup\" (PID 7), reason is \"nightly\".".to_owned())
+            let said = "Operation inhibited by \"backup\" (PID 7), reason is \"nightly\".";
+            Err(failure(arguments, said))
         })
         .unwrap_err();
         assert!(matches!(&error, RebootError::Inhibited { said } if said.contains("backup")));
@@ -151,7 +151,7 @@ mod tests {
             if arguments.contains(&"start") {
                 Ok(())
             } else {
-                Err("Failed to connect to bus".to_owned())
+                Err(failure(arguments, "Failed to connect to bus"))
             }
         })
         .unwrap();
