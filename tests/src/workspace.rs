@@ -305,8 +305,8 @@ mod tests {
     fn a_test_that_does_not_run_has_failed() {
         let missing = WorkspaceTest {
             name: "workspace/x".to_owned(),
-            // Part of many names, all of none.
-            kind: Kind::Function(program(), "tests::".to_owned()),
+            // Part of one name, which without --exact would run; all of none.
+            kind: Kind::Function(program(), "setup::tests::only_packages".to_owned()),
         };
         let outcomes = run(&[missing]);
         assert_eq!(outcomes[0].result, Verdict::Failed);
