@@ -202,7 +202,7 @@ fn boot_partition(group: &mut Group, install: &Install) -> Result<()> {
         end: ":",
     };
     group.under(&full, Leaves::Untouched, |node| {
-        install.refused(node, 3, &["/efi", "no space left"])
+        install.refused(node, 3, &["/efi has room for 0 KiB", "need"])
     })?;
     let small = Fault {
         name: "the boot partition is too small for the kernel",
