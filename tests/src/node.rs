@@ -207,6 +207,15 @@ impl Node {
         }
     }
 
+    /// How each upgrade of the history ended, the latest last.
+    pub fn results(&mut self) -> Result<Vec<Value>> {
+        let entries = self.history()?;
+        Ok(entries
+            .iter()
+            .map(|entry| entry["result"].clone())
+            .collect())
+    }
+
     /// The latest entry of the history.
     pub fn last_result(&mut self) -> Result<Value> {
         self.history()?.pop().context("the history is empty")

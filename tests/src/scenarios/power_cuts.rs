@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use serde_json::Value;
 
 use super::in_machine;
 use super::refusals::wait_for;
@@ -78,11 +77,7 @@ fn while_writing(lab: &Lab) -> Result<()> {
         files == ["slotd-a.conf", "slotd-b.conf"],
         "the ESP holds {files:?}"
     );
-    let results: Vec<Value> = node
-        .history()?
-        .iter()
-        .map(|entry| entry["result"].clone())
-        .collect();
+    let results = node.results()?;
     ensure!(
         results == ["Cancelled", "Completed"],
         "the history says {results:?}"

@@ -46,11 +46,7 @@ fn good(lab: &Lab) -> Result<()> {
     node.power_cycles(5, &Expected::both_good('B', V2.version()))?;
     // And back again, into the slot that was booted before. The image's own script says no; the machine's of that name counts.
     node.upgrade('A', &lab.artifacts()?.image(&UNHEALTHY)?)?;
-    let results: Vec<Value> = node
-        .history()?
-        .iter()
-        .map(|entry| entry["result"].clone())
-        .collect();
+    let results = node.results()?;
     ensure!(
         results == ["Completed", "Completed"],
         "the history says {results:?}"
