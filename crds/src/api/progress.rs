@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
+use super::rollout::Drain;
 use super::rules;
 use super::words::words;
 use crate::image::Image;
@@ -95,6 +96,10 @@ pub struct OSUpgradeProgressSpec {
     /// Allows a version older than the one that runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_downgrade: Option<bool>,
+
+    /// How the node is drained before it restarts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
 }
 
 /// The OSUpgrade that an object was made for.

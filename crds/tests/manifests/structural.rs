@@ -287,6 +287,7 @@ fn the_schemas_have_the_fields_of_the_design_and_no_later_ones() {
                 "action",
                 "allowDowngrade",
                 "attempt",
+                "drain",
                 "image",
                 "nodeName",
                 "nodeUID",

@@ -17,8 +17,9 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
-use crate::agent::{AgentHandle, NodeHost};
+use crate::agent::{AgentHandle, Machine, NodeHost};
 use crate::config::Settings;
+use crate::node::NodeSettings;
 
 pub use machine::HostMachine;
 pub use node::node_settings;
@@ -35,9 +36,18 @@ pub fn run(settings: &Settings) -> anyhow::Result<()> {
     for warning in settings.warnings() {
         warn!("{warning}");
     }
-    let machine = HostMachine::new(settings);
-    let host = NodeHost::new(node_settings(settings), Arc::new(machine));
-    let agent = AgentHandle::start(Arc::new(host))?;
+    run_on(
+        node_settings(settings),
+        Arc::new(HostMachine::new(settings)),
+    )
+}
+
+/// The same on another node than this machine, such as one that stands in for a machine in tests.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_on(node: NodeSettings, machine: Arc<dyn Machine>) -> anyhow::Result<()> {
+    let agent = AgentHandle::start(Arc::new(NodeHost::new(node, machine)))?;
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -242,6 +242,10 @@ fn wrong(lab: &Lab) -> Result<()> {
         ),
         (json!({"image": null}), "spec.image: Required value"),
         (
+            json!({"drain": {"timeout": "0s"}}),
+            "must be a length of time above zero",
+        ),
+        (
             json!({"sourceRef": {"name": "u", "uid": "1"}}),
             "sourceRef needs nodeUID",
         ),
