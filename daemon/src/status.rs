@@ -194,6 +194,9 @@ pub struct FailureStatus {
     pub kind: String,
     /// The reason, one sentence.
     pub reason: String,
+    /// The reason in one word, such as `VersionMismatch`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// The health check that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<String>,
@@ -207,6 +210,7 @@ impl From<&engine::Failure> for FailureStatus {
         Self {
             kind: format!("{:?}", failure.kind),
             reason: failure.reason.clone(),
+            code: failure.code.clone(),
             check: failure.check.clone(),
             output: failure.output.clone(),
         }
@@ -360,6 +364,7 @@ fn step_word(point: engine::Point) -> &'static str {
         engine::Point::PrepareBoot => "prepareBoot",
         engine::Point::Discard => "discard",
         engine::Point::Staged => "wait",
+        engine::Point::Drain => "drain",
         engine::Point::Arm => "arm",
         engine::Point::Select => "select",
         engine::Point::Restart | engine::Point::Return => "reboot",

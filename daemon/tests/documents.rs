@@ -28,6 +28,7 @@ fn failure() -> Option<FailureStatus> {
     Some(FailureStatus {
         kind: "Reject".to_owned(),
         reason: "health check required.d/50-web failed".to_owned(),
+        code: None,
         check: Some("required.d/50-web".to_owned()),
         output: Some("no answer\nexit status 1".to_owned()),
     })

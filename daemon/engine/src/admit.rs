@@ -68,7 +68,7 @@ pub fn admit(record: &Record, request: &Request) -> Result<(), Refusal> {
     let Some(upgrade) = upgrade else {
         return match request {
             Request::Install(_) | Request::Retarget(_) | Request::Rollback { .. } => Ok(()),
-            Request::Activate => Err(Refusal::NothingStaged),
+            Request::Activate { .. } | Request::Hold => Err(Refusal::NothingStaged),
             Request::Cancel(id) => Err(Refusal::NoSuchUpgrade { id: *id }),
         };
     };
@@ -84,7 +84,11 @@ pub fn admit(record: &Record, request: &Request) -> Result<(), Refusal> {
             Err(Refusal::TrialRunning { id: upgrade.id })
         }
         Request::Cancel(_) | Request::Retarget(_) => Ok(()),
-        Request::Activate if record.at == Point::Staged => Ok(()),
-        Request::Install(_) | Request::Activate | Request::Rollback { .. } => Err(busy),
+        Request::Activate { .. } if record.at == Point::Staged => Ok(()),
+        Request::Hold if record.at == Point::Drain => Ok(()),
+        Request::Install(_)
+        | Request::Activate { .. }
+        | Request::Hold
+        | Request::Rollback { .. } => Err(busy),
     }
 }

@@ -100,6 +100,10 @@ fn judged(upgrade: &Upgrade, seen: &Observation, verdict: &Verdict) -> Option<Se
     let failure = Failure {
         kind: ErrorKind::Reject,
         reason,
+        code: Some(String::from(match event {
+            Event::Late => "HealthDeadlineExceeded",
+            _ => "HealthCheckFailed",
+        })),
         check,
         output,
     };

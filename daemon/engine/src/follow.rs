@@ -4,7 +4,7 @@ use crate::next::Outcome;
 use crate::read::Seen;
 use crate::record::{
     Ended, Ending, ErrorKind, Failure, ImageRequest, Kind, REMEMBERED, Record, RefusedImage,
-    Result, UNREPORTED, Upgrade,
+    Result, TASKS, UNREPORTED, Upgrade,
 };
 use crate::table::{Event, Phase, Point};
 use crate::world::{Observation, ProvenSlot, Request, Slot, SlotState};
@@ -38,6 +38,12 @@ pub(crate) fn follow(
                 upgrade.ending = Some(Ending::Cancelled);
             }
             Event::TrialRunning => tried(upgrade, seen, from),
+            Event::DrainAsked => {
+                if let Some(Request::Activate { drain }) = &seen.request {
+                    upgrade.drain = *drain;
+                }
+            }
+            Event::HoldAsked => upgrade.drain = None,
             _ => {}
         }
         match outcome {
@@ -147,6 +153,11 @@ fn open(
     request: Option<ImageRequest>,
 ) {
     record.last_id = record.last_id.saturating_add(1);
+    let task = request.as_ref().and_then(|request| request.task.as_ref());
+    if task.is_some() {
+        // Its target was edited within the attempt.
+        record.tasks.retain(|ended| ended.task.as_ref() != task);
+    }
     record.upgrade = Some(Upgrade {
         id: record.last_id,
         kind,
@@ -155,6 +166,7 @@ fn open(
         image: None,
         left: None,
         back_to: None,
+        drain: None,
         attempt: 1,
         tries: 0,
         restarts: 0,
@@ -294,6 +306,10 @@ fn end(record: &mut Record, seen: &Observation, result: Result) {
             .as_ref()
             .map(|request| request.source.clone()),
         failure: upgrade.failure.clone(),
+        task: upgrade
+            .request
+            .as_ref()
+            .and_then(|request| request.task.clone()),
         started_at: upgrade.started_at,
         ended_at: seen.world.now,
     };
@@ -301,6 +317,12 @@ fn end(record: &mut Record, seen: &Observation, result: Result) {
         record.upgrade = None;
     }
     record.last = Some(ended.clone());
+    if ended.task.is_some() {
+        record.tasks.retain(|known| known.task != ended.task);
+        record.tasks.push(ended.clone());
+        let surplus = record.tasks.len().saturating_sub(TASKS);
+        record.tasks.drain(..surplus);
+    }
     record.unreported.push(ended);
     let surplus = record.unreported.len().saturating_sub(UNREPORTED);
     record.unreported.drain(..surplus);

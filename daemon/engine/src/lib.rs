@@ -10,6 +10,7 @@
 
 mod admit;
 mod answer;
+mod assign;
 mod diagram;
 mod envelope;
 mod follow;
@@ -20,12 +21,13 @@ pub mod table;
 mod world;
 
 pub use admit::{Refusal, admit};
+pub use assign::{Assignment, assign};
 pub use diagram::diagram;
 pub use envelope::{DecodeError, MIN_READER, VERSION, decode, encode};
 pub use next::{Command, Outcome, Step, next};
 pub use record::{
-    Ended, Ending, ErrorKind, Failure, Image, ImageRequest, Kind, Record, RefusedImage, Result,
-    Upgrade,
+    Drain, Ended, Ending, ErrorKind, Failure, Image, ImageRequest, Kind, Record, RefusedImage,
+    Result, Task, Upgrade,
 };
 pub use table::{Event, Phase, Point};
 pub use world::{

@@ -2,7 +2,7 @@
 
 use crate::follow::follow;
 use crate::read;
-use crate::record::{Ended, Failure, Image, Kind, Record};
+use crate::record::{Drain, Ended, Failure, Image, Kind, Record};
 use crate::table::{Phase, Point, target};
 use crate::world::{Observation, Slot, SlotState, StagedSlot, Verdict};
 
@@ -60,6 +60,8 @@ pub enum Command {
         /// The slot.
         slot: Slot,
     },
+    /// Cordon the node and evict its pods.
+    Drain(Drain),
     /// Tell the loader to try the slot. Carries the proof that its image was verified.
     Arm(StagedSlot),
     /// Take the trial back before it ran.
@@ -109,6 +111,7 @@ impl Command {
             Self::Invalidate { .. }
                 | Self::Write { .. }
                 | Self::PrepareBoot { .. }
+                | Self::Drain(_)
                 | Self::Arm(_)
                 | Self::Select { .. }
                 | Self::Reboot { forced: false }
@@ -305,6 +308,11 @@ fn command(record: &Record, seen: &Observation) -> Command {
         // Kept as staged first; the next step activates.
         Point::Staged if read::activates(upgrade, seen) => Command::Wait { seconds: 0 },
         Point::Staged => Command::Rest,
+        Point::Drain => match upgrade.drain {
+            Some(drain) => Command::Drain(drain),
+            // Nobody drains without having been asked to; a record that says so was not written by us.
+            None => Command::Rest,
+        },
         Point::Arm => match seen.world.staged_for(upgrade) {
             Some(proof) => Command::Arm(proof),
             // The loader's data cannot be read now; without the proof nothing is armed.

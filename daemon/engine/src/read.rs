@@ -44,10 +44,19 @@ pub(crate) fn event(
     outcome: Option<&Outcome>,
 ) -> Option<Seen> {
     let means = |event: &Seen| target(record.at, event.event).is_some();
-    world(record, seen)
-        .filter(means)
-        .or_else(|| requested(record, seen).filter(means))
-        .or_else(|| answered(record, seen, outcome).filter(means))
+    let world = world(record, seen).filter(means);
+    let requested = || requested(record, seen).filter(means);
+    // What only goes on towards the reboot must not swallow that somebody stops it.
+    let world = match world {
+        Some(on) if goes_on(on.event) => requested().or(Some(on)),
+        other => other.or_else(requested),
+    };
+    world.or_else(|| answered(record, seen, outcome).filter(means))
+}
+
+/// Whether what the world says leads nowhere but on towards a reboot that is still to come.
+fn goes_on(event: Event) -> bool {
+    matches!(event, Event::Armed | Event::NotStarted | Event::NotSelected)
 }
 
 /// What the world says by itself.
@@ -62,7 +71,7 @@ fn world(record: &Record, seen: &Observation) -> Option<Seen> {
     }
     match record.phase() {
         Phase::Staging => on_target(upgrade, seen, booted),
-        Phase::Staged => staged(upgrade, seen, booted),
+        Phase::Staged | Phase::Draining => staged(upgrade, seen, booted),
         Phase::Activating => activating(record.at, upgrade, seen, booted),
         Phase::Confirming => confirming(upgrade, seen, booted),
         Phase::Idle | Phase::Completed | Phase::RolledBack | Phase::Failed => None,
@@ -260,7 +269,9 @@ fn requested(record: &Record, seen: &Observation) -> Option<Seen> {
             }),
         },
         Request::Retarget(_) => Seen::plain(Event::RetargetAsked),
-        Request::Activate => Seen::plain(Event::ActivateAsked),
+        Request::Activate { drain: None } => Seen::plain(Event::ActivateAsked),
+        Request::Activate { drain: Some(_) } => Seen::plain(Event::DrainAsked),
+        Request::Hold => Seen::plain(Event::HoldAsked),
         Request::Rollback { .. } if seen.world.booted.is_some() => {
             Seen::plain(Event::RollbackAsked)
         }

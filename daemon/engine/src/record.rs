@@ -12,6 +12,9 @@ use crate::world::{Digest, Slot};
 /// How many images that failed here are remembered.
 pub(crate) const REMEMBERED: usize = 16;
 
+/// How many ended attempts of the cluster are remembered.
+pub(crate) const TASKS: usize = 16;
+
 /// How many finished upgrades wait for the history at most.
 pub(crate) const UNREPORTED: usize = 16;
 
@@ -39,6 +42,9 @@ pub struct Failure {
     pub kind: ErrorKind,
     /// The reason, one sentence for people.
     pub reason: String,
+    /// The reason in one word for programs, such as `VersionMismatch`; none where only the sentence says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// The health check that failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<String>,
@@ -54,10 +60,45 @@ impl Failure {
         Self {
             kind,
             reason: reason.into(),
+            code: None,
             check: None,
             output: None,
         }
     }
+
+    /// The same with its reason in one word.
+    #[must_use]
+    pub fn coded(self, code: &str) -> Self {
+        Self {
+            code: Some(code.to_owned()),
+            ..self
+        }
+    }
+}
+
+/// What asked for an upgrade from outside of the node: one attempt of one object in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Task {
+    /// The object's uid.
+    pub uid: String,
+    /// The number of the attempt.
+    #[serde(default)]
+    pub attempt: u32,
+    /// The version that is to run.
+    #[serde(default)]
+    pub version: String,
+}
+
+/// How a node is drained before its reboot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Drain {
+    /// Seconds from the cordon until the pods have to be gone.
+    pub timeout: u64,
+    /// What happens then: a reboot with what still runs, or none.
+    #[serde(default)]
+    pub force: bool,
 }
 
 /// The image that is asked for.
@@ -98,6 +139,9 @@ pub struct ImageRequest {
     /// tried again.
     #[serde(default)]
     pub asked_anew: bool,
+    /// What in the cluster asked for it; `None` where somebody on the node did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<Task>,
 }
 
 impl fmt::Debug for ImageRequest {
@@ -115,6 +159,7 @@ impl fmt::Debug for ImageRequest {
             .field("allow_same_version", &self.allow_same_version)
             .field("allow_no_agent", &self.allow_no_agent)
             .field("asked_anew", &self.asked_anew)
+            .field("task", &self.task)
             .finish()
     }
 }
@@ -181,6 +226,9 @@ pub struct Upgrade {
     /// The version of the slot that a deliberate rollback goes back to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub back_to: Option<String>,
+    /// How the node is drained before the reboot, once that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<Drain>,
     /// How often the staging was begun.
     #[serde(default)]
     pub attempt: u32,
@@ -263,6 +311,9 @@ pub struct Ended {
     /// Why it did not complete, or what is to be known about its success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+    /// What in the cluster had asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<Task>,
     /// When it began, seconds since 1970.
     pub started_at: u64,
     /// When it ended, seconds since 1970.
@@ -306,6 +357,10 @@ pub struct Record {
     /// Images that failed here, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<RefusedImage>,
+    /// How the last attempts ended that the cluster had asked for, oldest first: none of them is begun again, whether or
+    /// not the cluster has heard of its end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tasks: Vec<Ended>,
 }
 
 impl Default for Record {
@@ -318,6 +373,7 @@ impl Default for Record {
             last: None,
             unreported: Vec::new(),
             refused: Vec::new(),
+            tasks: Vec::new(),
         }
     }
 }
@@ -327,6 +383,21 @@ impl Record {
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.at.phase()
+    }
+
+    /// How this attempt ended, if it did.
+    #[must_use]
+    pub fn ended(&self, task: &Task) -> Option<&Ended> {
+        self.tasks
+            .iter()
+            .rev()
+            .find(|ended| ended.task.as_ref() == Some(task))
+    }
+
+    /// The upgrade under way, if one is.
+    #[must_use]
+    pub fn under_way(&self) -> Option<&Upgrade> {
+        self.upgrade.as_ref().filter(|_| !self.at.is_rest())
     }
 
     /// The remembered failure of an image, found by either of its digests.

@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// What people are told about where an upgrade stands.
 ///
-/// The Kubernetes half adds `Draining` as one more phase, with rows between `Staged` and
-/// `Activating`; standing alone there is nothing to drain.
+/// Standing alone there is nothing to drain: then `Staged` leads to `Activating` at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Phase {
     /// Nothing is under way.
@@ -15,6 +14,8 @@ pub enum Phase {
     Staging,
     /// A verified image waits there.
     Staged,
+    /// The node's pods are moved away first.
+    Draining,
     /// The next boot is made another slot's.
     Activating,
     /// A trial boot runs, or failed and is being left.
@@ -45,6 +46,8 @@ pub enum Point {
     Discard,
     /// A verified image waits.
     Staged,
+    /// The node is cordoned and its pods are evicted.
+    Drain,
     /// The loader is told to try the target.
     Arm,
     /// The loader is told to start the other, good slot: a deliberate rollback.
@@ -72,7 +75,7 @@ pub enum Point {
 }
 
 /// All points, in the order of an upgrade.
-pub const POINTS: [Point; 19] = [
+pub const POINTS: [Point; 20] = [
     Point::Idle,
     Point::Preflight,
     Point::Invalidate,
@@ -80,6 +83,7 @@ pub const POINTS: [Point; 19] = [
     Point::PrepareBoot,
     Point::Discard,
     Point::Staged,
+    Point::Drain,
     Point::Arm,
     Point::Select,
     Point::Restart,
@@ -106,6 +110,7 @@ impl Point {
             | Self::PrepareBoot
             | Self::Discard => Phase::Staging,
             Self::Staged => Phase::Staged,
+            Self::Drain => Phase::Draining,
             Self::Arm | Self::Select | Self::Restart | Self::Disarm => Phase::Activating,
             Self::Check | Self::AwaitBootComplete | Self::Bless | Self::GiveUp | Self::Return => {
                 Phase::Confirming
@@ -134,6 +139,10 @@ pub enum Event {
     RetargetAsked,
     /// Somebody asked to activate, or nobody asked to wait.
     ActivateAsked,
+    /// Somebody asked to activate once the node is drained.
+    DrainAsked,
+    /// Whoever asked to activate takes that back.
+    HoldAsked,
     /// Somebody asked to go back.
     RollbackAsked,
     /// Somebody asked to stop.
@@ -193,6 +202,8 @@ impl Event {
             Self::InstallUnsafe => "install, running slot unproven",
             Self::RetargetAsked => "target edited",
             Self::ActivateAsked => "activate",
+            Self::DrainAsked => "activate, drained",
+            Self::HoldAsked => "held back",
             Self::RollbackAsked => "rollback asked",
             Self::CancelAsked => "cancel",
             Self::Done => "done",
@@ -310,6 +321,17 @@ pub const TABLE: &[Row] = &[
     row(&[Point::Staged], Event::TrialRunning, Point::Check),
     row(&[Point::Staged], Event::ProvenRunning, Point::Completed),
     row(&[Point::Staged], Event::FellBack, Point::RolledBack),
+    // Draining.
+    row(&[Point::Staged], Event::DrainAsked, Point::Drain),
+    row(&[Point::Drain], Event::Done, Point::Arm),
+    row(&[Point::Drain], Event::HoldAsked, Point::Staged),
+    row(&[Point::Drain], Event::Failed, Point::Discard),
+    row(&[Point::Drain], Event::CancelAsked, Point::Discard),
+    row(&[Point::Drain], Event::RetargetAsked, Point::Discard),
+    row(&[Point::Drain], Event::StagedLost, Point::Failed),
+    row(&[Point::Drain], Event::TrialRunning, Point::Check),
+    row(&[Point::Drain], Event::ProvenRunning, Point::Completed),
+    row(&[Point::Drain], Event::FellBack, Point::RolledBack),
     // Activating, before the reboot.
     row(&[Point::Arm], Event::Armed, Point::Restart),
     row(&[Point::Arm], Event::StagedLost, Point::Failed),

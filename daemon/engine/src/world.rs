@@ -5,7 +5,7 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::{Failure, ImageRequest, Upgrade};
+use crate::record::{Drain, Failure, ImageRequest, Upgrade};
 
 /// One of the two bootable root partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -114,7 +114,12 @@ pub enum Request {
     /// The same while another upgrade is under way: that one is stopped first (its target was edited).
     Retarget(ImageRequest),
     /// Activate the staged image.
-    Activate,
+    Activate {
+        /// How the node is drained first; `None` where it is not.
+        drain: Option<Drain>,
+    },
+    /// Stop draining: the image stays staged.
+    Hold,
     /// Go back to the other slot deliberately.
     Rollback {
         /// The version in that slot, to be shown.

@@ -28,7 +28,7 @@ fn staged_then_activated(node: &mut Node) {
     node.install(true);
     node.settle();
     if node.record.at == Point::Staged {
-        node.ask(Request::Activate);
+        node.ask(Request::Activate { drain: None });
         node.settle();
     }
 }

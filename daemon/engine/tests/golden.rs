@@ -10,8 +10,8 @@
 
 use slotd_engine::table::POINTS;
 use slotd_engine::{
-    DecodeError, Digest, Ended, ErrorKind, Failure, Image, ImageRequest, Kind, Point, Record,
-    RefusedImage, Result as Ending, Slot, Upgrade, decode, encode,
+    DecodeError, Digest, Drain, Ended, ErrorKind, Failure, Image, ImageRequest, Kind, Point,
+    Record, RefusedImage, Result as Ending, Slot, Task, Upgrade, decode, encode,
 };
 
 fn digest(byte: &str) -> Digest {
@@ -31,6 +31,7 @@ fn request() -> ImageRequest {
         allow_same_version: false,
         allow_no_agent: false,
         asked_anew: true,
+        task: None,
     }
 }
 
@@ -48,6 +49,7 @@ fn upgrade() -> Upgrade {
         }),
         left: None,
         back_to: None,
+        drain: None,
         attempt: 1,
         tries: 0,
         restarts: 0,
@@ -57,6 +59,7 @@ fn upgrade() -> Upgrade {
         failure: Some(Failure {
             kind: ErrorKind::Reject,
             reason: "health check web failed".to_owned(),
+            code: None,
             check: Some("web".to_owned()),
             output: Some("connection refused".to_owned()),
         }),
@@ -85,6 +88,7 @@ fn rolled_back() -> Record {
         digest: Some(digest("ab")),
         source: Some(request().source),
         failure: upgrade().failure,
+        task: None,
         started_at: 1_796_000_000,
         ended_at: 1_796_000_300,
     };
@@ -104,6 +108,7 @@ fn rolled_back() -> Record {
             version: Some("v1.35.1".to_owned()),
             reason: "health check web failed".to_owned(),
         }],
+        ..Record::default()
     }
 }
 
@@ -135,6 +140,53 @@ fn staged() -> Record {
         ..upgrade()
     };
     under_way(Point::Staged, upgrade)
+}
+
+/// Draining for a second attempt of the cluster's, whose first one could not drain.
+fn drain() -> Record {
+    let task = |attempt| Task {
+        uid: "4f1d0a52-7d2b-4a57-8f0e-2a3c4d5e6f70".to_owned(),
+        attempt,
+        version: "v1.35.1".to_owned(),
+    };
+    let upgrade = Upgrade {
+        request: Some(ImageRequest {
+            stage_only: true,
+            task: Some(task(2)),
+            ..request()
+        }),
+        drain: Some(Drain {
+            timeout: 600,
+            force: true,
+        }),
+        trials: 0,
+        granted: 0,
+        boot_id: None,
+        ..upgrade()
+    };
+    let failed = Ended {
+        id: 6,
+        kind: Kind::Install,
+        result: Ending::Failed,
+        slot: Slot::B,
+        version: Some("v1.35.1".to_owned()),
+        digest: Some(digest("ab")),
+        source: Some(request().source),
+        failure: Some(
+            Failure::new(
+                ErrorKind::Retry,
+                "not drained within 600 s: pod default/web-0 is kept by a budget",
+            )
+            .coded("DrainTimeout"),
+        ),
+        task: Some(task(1)),
+        started_at: 1_795_990_000,
+        ended_at: 1_795_991_000,
+    };
+    Record {
+        tasks: vec![failed],
+        ..under_way(Point::Drain, upgrade)
+    }
 }
 
 /// Armed: what the old version leaves to the new one.
@@ -182,6 +234,7 @@ fn every_point_has_the_name_that_it_always_had() {
         "prepareBoot",
         "discard",
         "staged",
+        "drain",
         "arm",
         "select",
         "restart",
@@ -199,7 +252,7 @@ fn every_point_has_the_name_that_it_always_had() {
         serde_json::to_value(POINTS).unwrap(),
         serde_json::json!(names)
     );
-    let read: [Point; 19] = serde_json::from_value(serde_json::json!(names)).unwrap();
+    let read: [Point; 20] = serde_json::from_value(serde_json::json!(names)).unwrap();
     assert_eq!(read, POINTS);
 }
 
@@ -211,6 +264,7 @@ fn files_of_version_1_are_read_and_written_as_ever() {
             Record::default(),
         ),
         (include_bytes!("golden/v1/staged.json"), staged()),
+        (include_bytes!("golden/v1/drain.json"), drain()),
         (include_bytes!("golden/v1/restart.json"), restart()),
         (
             include_bytes!("golden/v1/restart-of-a-rollback.json"),

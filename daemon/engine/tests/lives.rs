@@ -75,7 +75,7 @@ fn happen(node: &mut Node, event: &Event, number: u8) {
             }
             ask
         }
-        Event::Activate => Request::Activate,
+        Event::Activate => Request::Activate { drain: None },
         Event::Rollback => Request::Rollback { version: None },
         Event::Cancel => Request::Cancel(node.record.last_id),
         Event::PowerCycle => return node.power_cycle(),

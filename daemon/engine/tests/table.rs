@@ -64,6 +64,8 @@ fn a_trial_boot_hears_no_request() {
         Event::InstallAsked,
         Event::RetargetAsked,
         Event::ActivateAsked,
+        Event::DrainAsked,
+        Event::HoldAsked,
         Event::RollbackAsked,
         Event::CancelAsked,
     ];
@@ -85,14 +87,26 @@ fn only_what_was_verified_leads_to_a_trial() {
         .flat_map(|row| row.from)
         .copied()
         .collect();
-    assert_eq!(before, [Point::Staged]);
+    assert_eq!(before, [Point::Staged, Point::Drain]);
     let before: Vec<Point> = TABLE
         .iter()
         .filter(|row| row.to == Point::Staged)
         .flat_map(|row| row.from)
         .copied()
         .collect();
-    assert_eq!(before, [Point::PrepareBoot]);
+    assert_eq!(before, [Point::PrepareBoot, Point::Drain]);
+}
+
+#[test]
+fn only_what_was_staged_is_drained_and_what_failed_to_drain_leads_to_no_reboot() {
+    for row in TABLE.iter().filter(|row| row.to == Point::Drain) {
+        assert_eq!(
+            (row.from, row.event),
+            (&[Point::Staged][..], Event::DrainAsked)
+        );
+    }
+    assert_eq!(target(Point::Drain, Event::Failed), Some(Point::Discard));
+    assert_eq!(target(Point::Drain, Event::Done), Some(Point::Arm));
 }
 
 #[test]

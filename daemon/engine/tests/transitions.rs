@@ -314,10 +314,10 @@ fn what_is_under_way_answers_requests_with_what_it_is() {
         Refusal::TrialRunning { id: 1 }
     );
     assert_eq!(
-        admit(&Record::default(), &Request::Activate).unwrap_err(),
+        admit(&Record::default(), &Request::Activate { drain: None }).unwrap_err(),
         Refusal::NothingStaged
     );
-    assert!(admit(&record(Point::Staged), &Request::Activate).is_ok());
+    assert!(admit(&record(Point::Staged), &Request::Activate { drain: None }).is_ok());
 }
 
 #[test]
@@ -388,5 +388,16 @@ fn what_changes_a_slot_or_the_next_boot_needs_the_record_and_what_proves_or_leav
         Command::Settle,
     ] {
         assert!(!free.needs_record(), "{free:?}");
+    }
+}
+
+#[test]
+fn a_cancel_that_meets_an_armed_trial_is_heard_before_the_reboot() {
+    let untried = SlotState::Trial { left: 3, done: 0 };
+    for (at, boot) in [(Point::Arm, 1), (Point::Restart, 1), (Point::Restart, 2)] {
+        let mut seen = world(Slot::A, untried, boot);
+        seen.request = Some(Request::Cancel(1));
+        let step = next(&record(at), &seen, Some(&Outcome::Done));
+        assert_eq!(step.command, Command::Disarm { slot: Slot::B }, "{at:?}");
     }
 }

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slotd_engine::{Command, Failure, Observation, Outcome, Record, Request, Verdict, World, next};
+use slotd_engine::{Command, Failure, Observation, Outcome, Record, Verdict, World, next};
 use slotd_image::Cancel;
 
 use super::host::Trouble;
 use super::lock::ChangeLock;
-use super::shared::{Answer, Shared};
+use super::shared::{Answer, Shared, stops};
 use super::words::{message, reason, recording};
 use crate::status::{Condition, ProgressStatus};
 
@@ -188,7 +188,7 @@ impl Driver {
             }
             // What was asked meanwhile stops what begins now, too.
             state.cancel = Cancel::new();
-            if state.stopping || matches!(state.request, Some(Request::Cancel(_))) {
+            if state.stopping || state.request.as_ref().is_some_and(stops) {
                 state.cancel.cancel();
             }
         }
@@ -198,8 +198,15 @@ impl Driver {
     }
 
     fn say(&self, message: Option<String>) {
-        self.shared.state().message = message;
+        {
+            let mut state = self.shared.state();
+            if state.message == message {
+                return;
+            }
+            state.message = message;
+        }
         self.shared.notify();
+        self.shared.tell();
     }
 
     /// Waits; `true` when the agent is to stop.
@@ -305,6 +312,10 @@ impl Driver {
                 }
             }
             Command::Discard { slot } => done(host.discard(*slot)),
+            Command::Drain(drain) => {
+                let say = |words| self.say(Some(words));
+                outcome(host.drain(*drain, &cancel, &say), |()| Outcome::Done)
+            }
             Command::Arm(slot) => done(host.arm(slot)),
             Command::Disarm { slot } => done(host.disarm(*slot)),
             Command::Select { slot } => done(host.select(*slot)),
@@ -354,6 +365,7 @@ fn takes_its_time(command: &Command) -> bool {
             | Command::Preflight { .. }
             | Command::Write { .. }
             | Command::PrepareBoot { .. }
+            | Command::Drain(_)
             | Command::RunChecks { .. }
             | Command::AwaitBootComplete { .. }
     )

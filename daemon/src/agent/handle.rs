@@ -13,9 +13,9 @@ use super::driver;
 use super::error::{AgentError, kind_of};
 use super::host::Host;
 use super::request::{InstallRequest, UpgradeId};
-use super::shared::{Answer, Listener, Shared};
+use super::shared::{Answer, Listener, Shared, Snapshot, stops};
 use crate::error::ErrorKind;
-use crate::status::{HistoryEntry, STATUS_VERSION, StatusDocument, UpgradeStatus};
+use crate::status::{HistoryEntry, NodeView, STATUS_VERSION, StatusDocument, UpgradeStatus};
 
 /// How long whoever asks waits for the driver's word: with [`START`] less than the 25 s that callers on the bus wait for an
 /// answer where they set nothing else.
@@ -75,7 +75,7 @@ impl AgentHandle {
         if source.is_some() {
             state.source = source;
         }
-        if matches!(request, Request::Cancel(_)) {
+        if stops(&request) {
             // Under the lock: later this flag could be the next upgrade's.
             state.cancel.cancel();
         }
@@ -142,7 +142,33 @@ impl AgentHandle {
     /// # Errors
     /// When no image is staged, something else is under way, or the activation cannot be recorded: then it is not begun.
     pub fn activate(&self) -> Result<UpgradeId, AgentError> {
-        self.ask_and_hear(Request::Activate)
+        self.ask_and_hear(Request::Activate { drain: None })
+    }
+
+    /// Hands over what the cluster asks for next (see [`slotd_engine::assign`]). It asks again as long as it wants it, so
+    /// nobody waits for an answer.
+    ///
+    /// # Errors
+    /// What is in the way now.
+    pub fn order(&self, request: Request) -> Result<UpgradeId, AgentError> {
+        self.ask(request, None, None)
+    }
+
+    /// What the agent remembers and does now; `None` before it has looked at the node.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        let state = self.shared.state();
+        state.ready.then(|| Snapshot {
+            record: state.record.clone(),
+            progress: state.progress,
+            message: state.message.clone(),
+        })
+    }
+
+    /// Slots and loader, read now.
+    #[must_use]
+    pub fn survey(&self) -> NodeView {
+        self.shared.host.survey()
     }
 
     /// Goes back to the other slot deliberately; it has to be good.

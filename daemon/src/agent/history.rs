@@ -118,6 +118,7 @@ mod tests {
             digest: Digest::new(&"ab".repeat(32)),
             source: Some("https://updates.example.com/rootfs.ext4.zst".to_owned()),
             failure: None,
+            task: None,
             started_at: 1_796_000_000,
             ended_at: 1_796_000_300,
         };
@@ -128,6 +129,7 @@ mod tests {
             failure: Some(Failure {
                 kind: ErrorKind::Reject,
                 reason: "health check required.d/50-web failed".to_owned(),
+                code: None,
                 check: Some("required.d/50-web".to_owned()),
                 output: Some("no answer\nexit status 1".to_owned()),
             }),

@@ -1,7 +1,8 @@
 //! Everything that the agent sees and does, behind one trait: the driver above it knows no device.
 
 use slotd_engine::{
-    Ended, Failure, Image, ImageRequest, Limits, Record, Slot, StagedSlot, Upgrade, Verdict, World,
+    Drain, Ended, Failure, Image, ImageRequest, Limits, Record, Slot, StagedSlot, Upgrade, Verdict,
+    World,
 };
 use slotd_image::{Cancel, ImageSource};
 
@@ -112,6 +113,17 @@ pub trait Host: Send + Sync + 'static {
     /// # Errors
     /// When the loader's data cannot be changed.
     fn discard(&self, slot: Slot) -> Result<(), Failure>;
+
+    /// Cordons the node and evicts its pods. `say` hears what is waited for.
+    ///
+    /// # Errors
+    /// When they were not gone in time, unless the order is to go on then.
+    fn drain(
+        &self,
+        drain: Drain,
+        cancel: &Cancel,
+        say: &(dyn Fn(String) + Send + Sync),
+    ) -> Result<(), Trouble>;
 
     /// Makes the next boot a trial of the slot.
     ///

@@ -2,8 +2,10 @@
 
 use std::time::Instant;
 
-use slotd_engine::{Failure, Verdict};
+use slotd_engine::{Drain, Failure, Verdict};
 use slotd_image::Cancel;
+
+use super::host::Trouble;
 
 /// The file of the state directory in which a machine keeps, from the reboot into a trial until the trial's checks passed,
 /// which units had failed before. One version of the system writes it and another one reads it.
@@ -26,4 +28,19 @@ pub trait Machine: Send + Sync + 'static {
     /// # Errors
     /// When PID 1 does not.
     fn reload_units(&self) -> Result<(), Failure>;
+}
+
+/// Moves a node's pods away before it reboots.
+pub trait Drainer: Send + Sync + 'static {
+    /// Cordons the node and evicts its pods, until they are gone. Blocks; `say` hears what is waited for. What was
+    /// cordoned stays so when this returns, whatever it returns; a crash in the middle leaves it cordoned as well.
+    ///
+    /// # Errors
+    /// When they were not gone in time, unless the order is to go on then; when `cancel` was raised.
+    fn drain(
+        &self,
+        drain: Drain,
+        cancel: &Cancel,
+        say: &(dyn Fn(String) + Send + Sync),
+    ) -> Result<(), Trouble>;
 }

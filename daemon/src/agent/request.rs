@@ -66,6 +66,7 @@ impl InstallRequest {
             allow_same_version: self.allow_same_version,
             allow_no_agent: self.allow_no_agent,
             asked_anew: !self.unattended,
+            task: None,
         }
     }
 }

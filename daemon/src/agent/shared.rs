@@ -20,6 +20,25 @@ pub type Listener = Box<dyn Fn(&UpgradeStatus) + Send + Sync>;
 /// Takes one word: that a request is kept in the record, or why it cannot be.
 pub(super) type Answer = SyncSender<Result<(), Failure>>;
 
+/// Whether a request stops what runs now.
+pub(super) fn stops(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Cancel(_) | Request::Retarget(_) | Request::Hold
+    )
+}
+
+/// What the agent remembers and does at one moment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Snapshot {
+    /// The record.
+    pub record: Record,
+    /// How far the bytes are, while they move.
+    pub progress: Option<ProgressStatus>,
+    /// What is waited for, in a sentence.
+    pub message: Option<String>,
+}
+
 /// What the driver's thread and the handles share.
 pub(super) struct Shared {
     pub(super) host: Arc<dyn Host>,

@@ -177,6 +177,7 @@ mod tests {
             digest: None,
             source: None,
             failure: Some(Failure::new(ErrorKind::Reject, "health check web failed")),
+            task: None,
             started_at: 1_700_000_000,
             ended_at: 1_700_000_060,
         }

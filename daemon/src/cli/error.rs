@@ -139,6 +139,7 @@ mod tests {
         let error = CliError::from(&FailureStatus {
             kind: "Unsafe".to_owned(),
             reason: "rolled back".to_owned(),
+            code: None,
             check: Some("required.d/10-api".to_owned()),
             output: Some("no API".to_owned()),
         });

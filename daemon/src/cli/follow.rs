@@ -240,6 +240,7 @@ mod tests {
         let failure = FailureStatus {
             kind: "Reject".to_owned(),
             reason: "checksum".to_owned(),
+            code: None,
             check: None,
             output: None,
         };

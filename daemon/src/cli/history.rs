@@ -77,6 +77,7 @@ mod tests {
             failure: Some(FailureStatus {
                 kind: "Reject".to_owned(),
                 reason: "a health check failed".to_owned(),
+                code: None,
                 check: Some("required.d/api".to_owned()),
                 output: None,
             }),

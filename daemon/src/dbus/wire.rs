@@ -191,6 +191,7 @@ pub fn progress_to_dict(status: &UpgradeStatus) -> HashMap<&'static str, Variant
     if let Some(failure) = &status.failure {
         text("failureKind", Some(&failure.kind));
         text("failureReason", Some(&failure.reason));
+        text("failureCode", failure.code.as_deref());
         text("failureCheck", failure.check.as_deref());
         text("failureOutput", failure.output.as_deref());
     }
@@ -233,6 +234,7 @@ pub fn progress_from_dict(id: u64, mut dict: HashMap<String, OwnedVariant>) -> U
     let failure = text("failureReason").map(|reason| FailureStatus {
         kind: text("failureKind").unwrap_or_default(),
         reason,
+        code: text("failureCode"),
         check: text("failureCheck"),
         output: text("failureOutput"),
     });
@@ -334,6 +336,7 @@ mod tests {
             failure: Some(FailureStatus {
                 kind: "Retry".to_owned(),
                 reason: "reset".to_owned(),
+                code: None,
                 check: None,
                 output: Some("words".to_owned()),
             }),

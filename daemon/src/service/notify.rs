@@ -125,6 +125,7 @@ mod tests {
         status.failure = Some(FailureStatus {
             kind: "Retry".to_owned(),
             reason: "reset\nby peer".to_owned(),
+            code: None,
             check: None,
             output: None,
         });

@@ -49,13 +49,17 @@ pub(crate) fn kind_of_all<'a>(reasons: impl IntoIterator<Item = &'a Failure>) ->
 /// All reasons as one failure; what is said twice is one reason.
 pub(crate) fn one(reasons: Vec<Failure>) -> Option<Failure> {
     let kind = kind_of_all(&reasons)?;
+    let code = reasons.iter().find_map(|failure| failure.code.clone());
     let mut words: Vec<String> = Vec::new();
     for failure in reasons {
         if !words.contains(&failure.reason) {
             words.push(failure.reason);
         }
     }
-    Some(Failure::new(kind, words.join("; ")))
+    Some(Failure {
+        code,
+        ..Failure::new(kind, words.join("; "))
+    })
 }
 
 /// Whether what is in the slot is what was asked for and could confirm itself. Returns its version.
@@ -85,9 +89,12 @@ pub(super) fn judge(
     if let (Some(own), Some(asked)) = (&facts.version, &wanted.version)
         && !versions::same(own, asked)
     {
-        reasons.push(reject(format!(
-            "VersionMismatch: the image names itself {own}, but {asked} was asked for"
-        )));
+        reasons.push(
+            reject(format!(
+                "VersionMismatch: the image names itself {own}, but {asked} was asked for"
+            ))
+            .coded("VersionMismatch"),
+        );
     }
     let version = facts
         .version

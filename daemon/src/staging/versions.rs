@@ -22,20 +22,26 @@ pub(super) fn may_follow(
     let Some(running) = running else {
         return Ok(());
     };
-    let refuse = |reason: String| Err(Failure::new(ErrorKind::Reject, reason));
+    let refuse = |code, reason: String| Err(Failure::new(ErrorKind::Reject, reason).coded(code));
     match compare(running, wanted) {
-        Ordering::Equal if !asked.allow_same_version => refuse(format!(
-            "version {wanted} is the one that runs already (allow it with --allow-same-version)"
-        )),
-        Ordering::Greater if !asked.allow_downgrade => refuse(format!(
-            "version {wanted} is older than the running {running} (allow it with --allow-downgrade)"
-        )),
+        Ordering::Equal if !asked.allow_same_version => refuse(
+            "SameVersion",
+            format!(
+                "version {wanted} is the one that runs already (allow it with --allow-same-version)"
+            ),
+        ),
+        Ordering::Greater if !asked.allow_downgrade => refuse(
+            "Downgrade",
+            format!(
+                "version {wanted} is older than the running {running} (allow it with --allow-downgrade)"
+            ),
+        ),
         _ => Ok(()),
     }
 }
 
 /// Whether two texts name one version.
-pub(super) fn same(one: &str, other: &str) -> bool {
+pub(crate) fn same(one: &str, other: &str) -> bool {
     compare(one, other) == Ordering::Equal
 }
 

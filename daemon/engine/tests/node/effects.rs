@@ -1,6 +1,6 @@
 //! What each command does to the model of a node.
 
-use slotd_engine::{Command, ErrorKind, Image, Outcome, SlotState, Verdict};
+use slotd_engine::{Command, ErrorKind, Image, Outcome, Phase, SlotState, Verdict};
 
 use super::{Content, Nature, Node, digest, failed, index};
 
@@ -81,8 +81,18 @@ impl Node {
                     version: Some("2.0.0".to_owned()),
                 }
             }
+            Command::Drain(_) => {
+                assert_eq!(self.record.phase(), Phase::Draining);
+                self.cordoned = true;
+                Outcome::Done
+            }
             Command::Arm(proof) => {
                 let slot = proof.slot();
+                let upgrade = self.record.upgrade.as_ref().unwrap();
+                assert!(
+                    upgrade.drain.is_none() || self.cordoned,
+                    "promise 8: armed without a drain"
+                );
                 assert_eq!(self.state(!slot), SlotState::Good, "no fallback");
                 assert_eq!(
                     self.marker[index(slot)].as_ref(),

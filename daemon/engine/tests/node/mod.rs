@@ -86,6 +86,7 @@ pub(crate) fn request(stage_only: bool) -> ImageRequest {
         allow_same_version: false,
         allow_no_agent: false,
         asked_anew: true,
+        task: None,
     }
 }
 
@@ -102,6 +103,8 @@ pub(crate) struct Node {
     going_down: bool,
     boot_complete: bool,
     settled: bool,
+    /// Whether the node is cordoned by us.
+    pub(crate) cordoned: bool,
     pub(crate) limits: Limits,
     /// Trial boots of each slot since it was armed.
     trials: [u32; 2],
@@ -142,6 +145,7 @@ impl Node {
             going_down: false,
             boot_complete: true,
             settled: true,
+            cordoned: false,
             limits: Limits::default(),
             trials: [0, 0],
             supply: (2, nature),
@@ -382,6 +386,11 @@ impl Node {
             Ending::Failed => assert!(last.failure.is_some(), "no reason\n{}", story()),
             Ending::Cancelled => {}
         }
+    }
+
+    /// The record as it was written.
+    pub(crate) fn keep(&mut self, bytes: Vec<u8>) {
+        self.stored = Some(bytes);
     }
 
     /// Runs until it rests.

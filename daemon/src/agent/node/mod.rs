@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use slotd_bootctl::{Backend, InvalidatedSlot, SlotName, SlotTable, VerifiedSlot};
 use slotd_engine::{
-    Ended, ErrorKind, Failure, Image, ImageRequest, Limits, Record, Slot, StagedSlot, Upgrade,
-    Verdict, World,
+    Drain, Ended, ErrorKind, Failure, Image, ImageRequest, Limits, Record, Slot, StagedSlot,
+    Upgrade, Verdict, World,
 };
 use slotd_image::{Cancel, ImageSource, OpenedImage};
 
 use super::host::{Host, Loaded, Trouble};
 use super::lock::ChangeLock;
-use super::machine::Machine;
+use super::machine::{Drainer, Machine};
 use super::state::StateStore;
 use super::state_directory::examine;
 use crate::node::NodeSettings;
@@ -41,6 +41,8 @@ struct Bench {
 pub struct NodeHost {
     settings: NodeSettings,
     machine: Arc<dyn Machine>,
+    /// Who moves the pods away; nobody on a node of no cluster.
+    drainer: Option<Arc<dyn Drainer>>,
     /// Opened by the first who needs it: a look at the slots alone makes no directory.
     store: OnceLock<Mutex<StateStore>>,
     bench: Mutex<Bench>,
@@ -61,8 +63,18 @@ impl NodeHost {
         Self {
             settings,
             machine,
+            drainer: None,
             store: OnceLock::new(),
             bench: Mutex::default(),
+        }
+    }
+
+    /// The same with somebody who drains it.
+    #[must_use]
+    pub fn drained_by(self, drainer: Arc<dyn Drainer>) -> Self {
+        Self {
+            drainer: Some(drainer),
+            ..self
         }
     }
 
@@ -180,6 +192,21 @@ impl Host for NodeHost {
     fn discard(&self, slot: Slot) -> Result<(), Failure> {
         *self.bench() = Bench::default();
         self.discard_slot(slot)
+    }
+
+    fn drain(
+        &self,
+        drain: Drain,
+        cancel: &Cancel,
+        say: &(dyn Fn(String) + Send + Sync),
+    ) -> Result<(), Trouble> {
+        match &self.drainer {
+            Some(drainer) => drainer.drain(drain, cancel, say),
+            None => {
+                let reason = "the node was to be drained, but is configured for no cluster";
+                Err(Failure::new(ErrorKind::Configuration, reason).into())
+            }
+        }
     }
 
     fn arm(&self, slot: &StagedSlot) -> Result<(), Failure> {

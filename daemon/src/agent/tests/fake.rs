@@ -224,6 +224,16 @@ impl Host for FakeHost {
         Ok(())
     }
 
+    fn drain(
+        &self,
+        _drain: slotd_engine::Drain,
+        _cancel: &Cancel,
+        _say: &(dyn Fn(String) + Send + Sync),
+    ) -> Result<(), Trouble> {
+        self.did("drain");
+        Ok(())
+    }
+
     fn arm(&self, _slot: &StagedSlot) -> Result<(), Failure> {
         self.inner.lock().unwrap().state_b = Some(SlotState::Trial { left: 3, done: 0 });
         self.did("arm");

@@ -60,6 +60,7 @@ fn install(at: Point, message: &str) -> UpgradeStatus {
         allow_same_version: false,
         allow_no_agent: false,
         asked_anew: true,
+        task: None,
     };
     let image = Image {
         digest: Digest::new(&"ab".repeat(32)).unwrap(),
@@ -75,6 +76,7 @@ fn install(at: Point, message: &str) -> UpgradeStatus {
         image: Some(image),
         left: None,
         back_to: None,
+        drain: None,
         attempt: 1,
         tries: 0,
         restarts: 0,
@@ -174,6 +176,7 @@ fn a_node_after_a_rollback_tells_the_check_and_its_output() {
         failure: Some(FailureStatus {
             kind: "Reject".to_owned(),
             reason: "a required check failed".to_owned(),
+            code: None,
             check: Some("required.d/10-api".to_owned()),
             output: Some("no API\nexit status 1".to_owned()),
         }),

@@ -1,0 +1,290 @@
+//! The node under a wish of the cluster: every cell of the design's table of moments, and every fault on the way.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests"
+)]
+
+mod node;
+
+use node::{FAULTS, Fault, Nature, Node, digest, index, request};
+use slotd_engine::{
+    Assignment, Drain, ErrorKind, Kind, Phase, Point, Request, Result as Ending, Slot, SlotState,
+    Task, admit, assign, encode, next,
+};
+
+/// A wish for the image that the model supplies next.
+fn wish(attempt: u32) -> Assignment {
+    let mut image = request(true);
+    image.asked_anew = attempt > 0;
+    image.task = Some(Task {
+        uid: "progress-1".to_owned(),
+        attempt,
+        version: "2.0.0".to_owned(),
+    });
+    Assignment {
+        image,
+        activate: true,
+        suspended: false,
+        drain: Drain {
+            timeout: 600,
+            force: false,
+        },
+    }
+}
+
+/// The same object with another image.
+fn edited() -> Assignment {
+    let mut wish = wish(0);
+    wish.image.checksum = Some(digest(7));
+    if let Some(task) = &mut wish.image.task {
+        task.version = "3.0.0".to_owned();
+    }
+    wish
+}
+
+/// What the adapter does between two steps: a cordon of ours stays for as long as the upgrade needs it, and the wish is told.
+fn offer(node: &mut Node, wish: Option<&Assignment>) -> bool {
+    let needed = matches!(
+        node.record.phase(),
+        Phase::Draining | Phase::Activating | Phase::Confirming
+    );
+    node.cordoned &= needed;
+    let Some(request) = assign(&node.record, wish) else {
+        return false;
+    };
+    if admit(&node.record, &request).is_err() {
+        return false;
+    }
+    node.ask(request);
+    true
+}
+
+/// Goes on until nothing is left to do.
+fn live(node: &mut Node, wish: Option<&Assignment>) {
+    for _ in 0..3000 {
+        offer(node, wish);
+        if !node.turn() && !offer(node, wish) {
+            return;
+        }
+    }
+    panic!("no end\n{}", node.log.join("\n"));
+}
+
+/// Goes on until the record stands there, before that point's command is carried out.
+fn live_to(node: &mut Node, wish: &Assignment, at: Point) {
+    for _ in 0..300 {
+        offer(node, Some(wish));
+        let step = next(&node.record, &node.observe(), None);
+        if step.record.at == at && node.record.at != at {
+            node.record = step.record;
+            node.keep(encode(&node.record).unwrap());
+            node.asked = None;
+            return;
+        }
+        node.turn();
+        if node.record.at == at {
+            return;
+        }
+    }
+    panic!("never at {at:?}\n{}", node.log.join("\n"));
+}
+
+fn results(node: &Node) -> Vec<Ending> {
+    node.history.iter().map(|(_, result)| *result).collect()
+}
+
+const BEFORE_THE_REBOOT: [Point; 8] = [
+    Point::Preflight,
+    Point::Invalidate,
+    Point::Write,
+    Point::PrepareBoot,
+    Point::Staged,
+    Point::Drain,
+    Point::Arm,
+    Point::Restart,
+];
+const ON_TRIAL: [Point; 3] = [Point::Check, Point::AwaitBootComplete, Point::Bless];
+
+#[test]
+fn a_wish_is_staged_drained_and_confirmed_and_the_node_is_uncordoned() {
+    let mut node = Node::new(Nature::Healthy);
+    live_to(&mut node, &wish(0), Point::Restart);
+    assert!(node.cordoned);
+    live(&mut node, Some(&wish(0)));
+    assert_eq!(results(&node), [Ending::Completed]);
+    assert_eq!((node.booted, node.cordoned), (Slot::B, false));
+    let task = wish(0).image.task.unwrap();
+    assert_eq!(node.record.ended(&task).unwrap().result, Ending::Completed);
+}
+
+#[test]
+fn a_wish_to_stage_waits_staged_and_a_held_one_is_uncordoned_and_goes_on_when_allowed() {
+    let mut stage = wish(0);
+    stage.activate = false;
+    let mut suspended = wish(0);
+    suspended.suspended = true;
+    let mut node = Node::new(Nature::Healthy);
+    live(&mut node, Some(&suspended));
+    assert_eq!(node.record.at, Point::Idle, "it starts nothing");
+    live(&mut node, Some(&stage));
+    assert_eq!((node.record.at, node.cordoned), (Point::Staged, false));
+    for held in [stage, suspended] {
+        live_to(&mut node, &wish(0), Point::Drain);
+        node.cordoned = true;
+        live(&mut node, Some(&held));
+        assert_eq!((node.record.at, node.cordoned), (Point::Staged, false));
+    }
+    live(&mut node, Some(&wish(0)));
+    assert_eq!(results(&node), [Ending::Completed]);
+}
+
+#[test]
+fn an_edit_before_the_reboot_is_staged_anew_and_the_first_image_never_runs() {
+    for at in BEFORE_THE_REBOOT {
+        let mut node = Node::new(Nature::Healthy);
+        live_to(&mut node, &wish(0), at);
+        node.supply = (7, Nature::Healthy);
+        // Approval is revoked: the new image waits.
+        let mut stage = edited();
+        stage.activate = false;
+        live(&mut node, Some(&stage));
+        assert_eq!(node.record.at, Point::Staged, "{at:?}");
+        assert_eq!((node.boots, node.cordoned), (0, false), "{at:?}");
+        live(&mut node, Some(&edited()));
+        assert_eq!(
+            results(&node),
+            [Ending::Cancelled, Ending::Completed],
+            "{at:?}"
+        );
+        assert_eq!(node.marker[index(Slot::B)], Some(digest(7)), "{at:?}");
+        assert_eq!(node.boots, 1, "{at:?}");
+    }
+}
+
+#[test]
+fn a_deletion_before_the_reboot_leaves_an_empty_slot_and_no_cordon() {
+    for at in BEFORE_THE_REBOOT {
+        let mut node = Node::new(Nature::Healthy);
+        live_to(&mut node, &wish(0), at);
+        let touched = node.state(Slot::B) == SlotState::Empty || at == Point::Restart;
+        live(&mut node, None);
+        assert_eq!(results(&node), [Ending::Cancelled], "{at:?}");
+        assert_eq!(
+            (node.boots, node.booted, node.cordoned),
+            (0, Slot::A, false),
+            "{at:?}"
+        );
+        assert_eq!(
+            node.state(Slot::B) == SlotState::Empty,
+            touched || at == Point::Arm,
+            "{at:?}"
+        );
+        assert_eq!(node.record.at, Point::Idle, "{at:?}");
+    }
+}
+
+#[test]
+fn a_trial_boot_is_confirmed_before_an_edit_or_a_deletion_is_heard() {
+    for at in ON_TRIAL {
+        let mut node = Node::new(Nature::Healthy);
+        live_to(&mut node, &wish(0), at);
+        let mut deleted = node.clone();
+        live(&mut deleted, None);
+        assert_eq!(results(&deleted), [Ending::Completed], "{at:?}");
+        node.supply = (7, Nature::Healthy);
+        live(&mut node, Some(&edited()));
+        assert_eq!(
+            results(&node),
+            [Ending::Completed, Ending::Completed],
+            "{at:?}"
+        );
+        assert_eq!((node.booted, node.cordoned), (Slot::A, false), "{at:?}");
+    }
+}
+
+#[test]
+fn an_ended_attempt_is_not_begun_again_and_a_raised_one_is() {
+    let mut node = Node::new(Nature::Unhealthy);
+    live(&mut node, Some(&wish(0)));
+    assert_eq!(results(&node), [Ending::RolledBack]);
+    for _ in 0..3 {
+        node.power_cycle();
+        node.boots = 0;
+        live(&mut node, Some(&wish(0)));
+        assert_eq!(results(&node), [Ending::RolledBack]);
+    }
+    // The image failed here; a raised attempt asks for it anew.
+    node.supply = (2, Nature::Healthy);
+    live(&mut node, Some(&wish(1)));
+    assert_eq!(results(&node), [Ending::RolledBack, Ending::Completed]);
+    // What the wish becomes after a success is a new upgrade.
+    node.supply = (7, Nature::Healthy);
+    let mut next = edited();
+    if let Some(task) = &mut next.image.task {
+        task.attempt = 1;
+    }
+    live(&mut node, Some(&next));
+    assert_eq!(results(&node).len(), 3);
+    assert_eq!(node.booted, Slot::A);
+}
+
+#[test]
+fn what_somebody_on_the_node_asked_for_ends_before_a_wish_begins() {
+    let mut node = Node::new(Nature::Healthy);
+    node.install(true);
+    node.settle();
+    live(&mut node, Some(&wish(0)));
+    assert_eq!(node.record.at, Point::Staged);
+    assert_eq!(node.record.upgrade.as_ref().unwrap().kind, Kind::Install);
+    node.ask(Request::Cancel(1));
+    live(&mut node, Some(&wish(0)));
+    assert_eq!(results(&node), [Ending::Cancelled, Ending::Completed]);
+}
+
+#[test]
+fn a_drain_that_fails_leads_to_no_reboot_and_frees_the_node() {
+    for kind in [ErrorKind::Retry, ErrorKind::Reject] {
+        let mut node = Node::new(Nature::Healthy);
+        live_to(&mut node, &wish(0), Point::Drain);
+        node.cordoned = true;
+        node.plan = vec![(node.effects, Fault::Error(kind))];
+        live(&mut node, Some(&wish(0)));
+        assert_eq!(results(&node), [Ending::Failed]);
+        assert_eq!(
+            (node.boots, node.booted, node.cordoned),
+            (0, Slot::A, false)
+        );
+    }
+}
+
+#[test]
+fn every_fault_on_the_way_of_a_wish_ends_with_the_node_uncordoned_on_a_good_slot() {
+    for (nature, wanted) in [(Nature::Healthy, Slot::B), (Nature::Unhealthy, Slot::A)] {
+        let mut whole = Node::new(nature);
+        live(&mut whole, Some(&wish(0)));
+        assert!(whole.effects > 8);
+        for at in 0..whole.effects {
+            for fault in FAULTS {
+                let mut node = Node::new(nature);
+                node.plan = vec![(at, fault)];
+                live(&mut node, Some(&wish(0)));
+                let story = || format!("{fault:?} at {at}\n{}", node.log.join("\n"));
+                assert_eq!(node.state(node.booted), SlotState::Good, "{}", story());
+                assert!(!node.cordoned, "{}", story());
+                if wanted == Slot::A {
+                    assert_eq!(node.booted, Slot::A, "{}", story());
+                }
+                let crash = !matches!(
+                    fault,
+                    Fault::Error(_) | Fault::LostAnswer | Fault::Unrecorded | Fault::RecordLost
+                );
+                if crash {
+                    assert_eq!(node.booted, wanted, "{}", story());
+                }
+            }
+        }
+    }
+}
