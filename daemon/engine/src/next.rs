@@ -27,7 +27,7 @@ pub enum Command {
         seconds: u64,
     },
     /// Append a finished upgrade to the history, unless it is there.
-    Report(Ended),
+    Report(Box<Ended>),
     /// Release a proven boot from the guards of a trial: failure actions, `kernel.panic`.
     Settle,
     /// Release a boot that is not proven and that is not left from the same guards: it is neither rebooted nor kept.
@@ -257,7 +257,7 @@ fn rest(record: &Record, seen: &Observation) -> Command {
         return Command::Stay { reason };
     }
     if let Some(ended) = record.unreported.first() {
-        return Command::Report(ended.clone());
+        return Command::Report(Box::new(ended.clone()));
     }
     // A trial that nobody remembers could hide behind unreadable loader data: that this boot is none is never
     // said before they were read, however late that is.

@@ -6,6 +6,8 @@ use serde::{Deserialize, Deserializer, de};
 use serde_saphyr::Spanned;
 use slotd_image::Secret;
 
+use crate::cluster::ClusterAccess;
+
 use super::scalar::{AutoPath, Bytes, FilePath, HttpProbe, LoaderChoice, Locator, Span, WebUrl};
 
 /// What a file says of a key.
@@ -83,6 +85,7 @@ sections! {
         health: HealthFragment,
         fetch: FetchFragment,
         install: InstallFragment,
+        kubernetes: KubernetesFragment,
     }
 
     /// `slots:`
@@ -125,6 +128,11 @@ sections! {
         retries: u32,
         rate_limit: Bytes,
         window_limit: Bytes,
+    }
+
+    /// `kubernetes:`
+    KubernetesFragment {
+        kubeconfig: ClusterAccess,
     }
 
     /// `install:`

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use slotd_image::Secret;
 
+use crate::cluster::ClusterAccess;
+
 use super::fragment::{Fragment, Leaf};
 use super::scalar::{
     AutoPath, Bytes, FilePath, HttpProbe, LoaderChoice, Locator, Shown, Span, WebUrl,
@@ -109,6 +111,7 @@ pub(super) struct Merged {
     pub(super) window_limit: Sourced<Bytes>,
     pub(super) require_agent: Sourced<bool>,
     pub(super) require_checksum: Sourced<bool>,
+    pub(super) cluster: Sourced<ClusterAccess>,
 }
 
 impl Default for Merged {
@@ -144,6 +147,7 @@ impl Default for Merged {
             window_limit: Sourced::preset(Bytes(fetch.window_limit)),
             require_agent: Sourced::preset(true),
             require_checksum: Sourced::preset(true),
+            cluster: Sourced::preset(ClusterAccess::Auto),
         }
     }
 }
@@ -160,6 +164,7 @@ impl Merged {
         let health = fragment.health.section();
         let fetch = fragment.fetch.section();
         let install = fragment.install.section();
+        let kubernetes = fragment.kubernetes.section();
         self.take_headers(fetch.headers, file);
         macro_rules! take {
             ($($field:ident: $from:ident.$key:ident,)*) => {
@@ -181,6 +186,7 @@ impl Merged {
             fetch_deadline: fetch.deadline, retries: fetch.retries,
             rate_limit: fetch.rate_limit, window_limit: fetch.window_limit,
             require_agent: install.require_agent, require_checksum: install.require_checksum,
+            cluster: kubernetes.kubeconfig,
         }
     }
 
@@ -248,6 +254,7 @@ impl Merged {
             "fetch.deadline" fetch_deadline, "fetch.retries" retries,
             "fetch.rateLimit" rate_limit, "fetch.windowLimit" window_limit,
             "install.requireAgent" require_agent, "install.requireChecksum" require_checksum,
+            "kubernetes.kubeconfig" cluster,
         }
         all
     }

@@ -8,6 +8,8 @@ use serde::{Deserialize, Deserializer, de};
 use slotd_bootctl::SlotLocator;
 use url::Url;
 
+use crate::cluster::ClusterAccess;
+
 /// How a value is printed by `slotd config show`.
 pub(super) trait Shown {
     /// The value as one would write it; secrets as `***`.
@@ -170,6 +172,20 @@ impl<'de> Deserialize<'de> for AutoPath {
     }
 }
 
+/// `auto`, `none`, or a path.
+impl<'de> Deserialize<'de> for ClusterAccess {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        match text.as_str() {
+            "auto" => Ok(Self::Auto),
+            "none" => Ok(Self::None),
+            _ => absolute(text)
+                .map(Self::Kubeconfig)
+                .map_err(de::Error::custom),
+        }
+    }
+}
+
 /// An absolute path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FilePath(pub(super) PathBuf);
@@ -288,6 +304,16 @@ impl Shown for AutoPath {
         serde_json::Value::String(match self {
             Self::Auto => "auto".to_owned(),
             Self::Path(path) => path.display().to_string(),
+        })
+    }
+}
+
+impl Shown for ClusterAccess {
+    fn shown(&self) -> serde_json::Value {
+        serde_json::Value::String(match self {
+            Self::Auto => "auto".to_owned(),
+            Self::None => "none".to_owned(),
+            Self::Kubeconfig(path) => path.display().to_string(),
         })
     }
 }

@@ -10,6 +10,7 @@ use slotd_image::{FetchSettings, Secret};
 use super::ConfigError;
 use super::merged::{Merged, Origin, ShownValue, Sourced};
 use super::scalar::{AutoPath, LoaderChoice};
+use crate::cluster::ClusterAccess;
 use crate::health::{HealthSettings, HttpCheck};
 
 /// The node's settings.
@@ -33,6 +34,8 @@ pub struct Settings {
     pub health: HealthSettings,
     /// What an install asks for.
     pub install: InstallSettings,
+    /// Where the node's cluster is.
+    pub cluster: ClusterAccess,
     fetch: FetchSettings,
     bearer_token_file: Option<Sourced<PathBuf>>,
     shown: Vec<ShownValue>,
@@ -171,6 +174,7 @@ impl Settings {
                 require_agent: merged.require_agent.value,
                 require_checksum: merged.require_checksum.value,
             },
+            cluster: merged.cluster.value,
             fetch: FetchSettings {
                 origins: merged.origins.value,
                 ca_bundle: merged.ca_bundle.value.map(|path| path.0),

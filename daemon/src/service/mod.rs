@@ -18,6 +18,7 @@ use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 use crate::agent::{AgentHandle, Machine, NodeHost};
+use crate::cluster::{ClusterAccess, Lender, PodDrainer};
 use crate::config::Settings;
 use crate::node::NodeSettings;
 
@@ -39,6 +40,7 @@ pub fn run(settings: &Settings) -> anyhow::Result<()> {
     run_on(
         node_settings(settings),
         Arc::new(HostMachine::new(settings)),
+        settings.cluster.clone(),
     )
 }
 
@@ -46,16 +48,22 @@ pub fn run(settings: &Settings) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_on(node: NodeSettings, machine: Arc<dyn Machine>) -> anyhow::Result<()> {
-    let agent = AgentHandle::start(Arc::new(NodeHost::new(node, machine)))?;
-    tokio::runtime::Builder::new_current_thread()
+pub fn run_on(
+    node: NodeSettings,
+    machine: Arc<dyn Machine>,
+    cluster: ClusterAccess,
+) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start the service's runtime")?
-        .block_on(serve(agent))
+        .context("cannot start the service's runtime")?;
+    let (drainer, lender) = PodDrainer::new(runtime.handle().clone());
+    let host = NodeHost::new(node, machine).drained_by(Arc::new(drainer));
+    let agent = AgentHandle::start(Arc::new(host))?;
+    runtime.block_on(serve(agent, cluster, lender))
 }
 
-async fn serve(agent: AgentHandle) -> anyhow::Result<()> {
+async fn serve(agent: AgentHandle, cluster: ClusterAccess, lender: Lender) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (sender, updates) = unbounded_channel();
@@ -69,6 +77,7 @@ async fn serve(agent: AgentHandle) -> anyhow::Result<()> {
     let (sender, gone) = oneshot::channel();
     notify::watchdog(agent.clone(), sender)?;
     let bus = tokio::spawn(crate::dbus::server::serve(agent.clone(), updates));
+    let cluster = tokio::spawn(crate::cluster::serve(cluster, agent.clone(), lender));
     let ended = tokio::select! {
         _ = terminate.recv() => Ended::Told,
         _ = interrupt.recv() => Ended::Told,
@@ -81,6 +90,7 @@ async fn serve(agent: AgentHandle) -> anyhow::Result<()> {
         Ended::Told => {
             info!("stopping");
             let stopped = tokio::task::spawn_blocking(move || agent.shutdown(STOP)).await?;
+            cluster.abort();
             if !stopped {
                 warn!(seconds = STOP.as_secs(), "the agent did not stop in time");
             }

@@ -20,6 +20,7 @@ use crate::status::ProgressStatus;
 
 pub(crate) use failure::{boot_failure, image_failure};
 pub(crate) use judgement::{Wanted, kind_of_all, one};
+pub(crate) use versions::{may_follow, same as same_version};
 
 /// Slots and boot loader as they were when they were looked at.
 pub(crate) struct Site<'a> {

@@ -14,7 +14,7 @@ use super::judgement::Wanted;
 ///
 /// # Errors
 /// `Reject`, with both versions and the option that would allow it.
-pub(super) fn may_follow(
+pub(crate) fn may_follow(
     running: Option<&str>,
     wanted: &str,
     asked: &Wanted,

@@ -12,7 +12,7 @@ impl Node {
             Command::Report(ended) => {
                 if !self.history.iter().any(|(id, _)| *id == ended.id) {
                     self.history.push((ended.id, ended.result));
-                    self.ended.push(ended.clone());
+                    self.ended.push(*ended.clone());
                 }
                 Outcome::Reported(ended.id)
             }

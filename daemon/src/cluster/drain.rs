@@ -1,0 +1,319 @@
+//! Moving a node's pods away before its reboot: cordon, evict, wait until they are gone.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, EvictParams, ListParams, Preconditions};
+use kube::{Api, Client};
+use slotd_engine::{Drain, ErrorKind, Failure};
+use slotd_image::Cancel;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::error::ClusterError;
+use super::identity::Identity;
+use super::own_node::OwnNode;
+use super::time::Backoff;
+use crate::agent::{Drainer, Trouble};
+
+/// Between two looks at the pods that are still there.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Between two tries to evict a pod that a budget keeps.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Between two looks at whether to stop.
+const STOP: Duration = Duration::from_millis(100);
+
+/// What the task that speaks with the cluster lends to whoever drains.
+#[derive(Clone)]
+pub struct PodDrainer {
+    runtime: Handle,
+    identity: watch::Receiver<Option<Identity>>,
+    object: Arc<Mutex<String>>,
+}
+
+impl fmt::Debug for PodDrainer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PodDrainer").finish_non_exhaustive()
+    }
+}
+
+/// The other end of a [`PodDrainer`].
+pub struct Lender {
+    pub(super) identity: watch::Sender<Option<Identity>>,
+    object: Arc<Mutex<String>>,
+}
+
+impl fmt::Debug for Lender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lender").finish_non_exhaustive()
+    }
+}
+
+impl Lender {
+    /// The object that a drain is for from now on.
+    pub(super) fn name(&self, object: &str) {
+        let mut name = self.object.lock().unwrap_or_else(PoisonError::into_inner);
+        if *name != object {
+            object.clone_into(&mut name);
+        }
+    }
+}
+
+impl PodDrainer {
+    /// A drainer whose requests run on this runtime, which another thread drives.
+    #[must_use]
+    pub fn new(runtime: Handle) -> (Self, Lender) {
+        let (sender, identity) = watch::channel(None);
+        let object = Arc::new(Mutex::new(String::new()));
+        let lender = Lender {
+            identity: sender,
+            object: Arc::clone(&object),
+        };
+        let drainer = Self {
+            runtime,
+            identity,
+            object,
+        };
+        (drainer, lender)
+    }
+
+    async fn drain(
+        &self,
+        drain: Drain,
+        say: &(dyn Fn(String) + Send + Sync),
+    ) -> Result<(), Failure> {
+        let (client, node) = self.cordon(say).await;
+        info!(node, seconds = drain.timeout, "cordoned; evicting pods");
+        let begun = Instant::now();
+        let timeout = Duration::from_secs(drain.timeout);
+        let mut evictions = Evictions::new(client, &node);
+        loop {
+            let left = match evictions.round().await {
+                Ok(left) if left.is_empty() => return Ok(()),
+                Ok(left) => left,
+                Err(error) => {
+                    warn!(%error, "draining");
+                    vec![error.to_string()]
+                }
+            };
+            let waits = left.join("; ");
+            if begun.elapsed() >= timeout {
+                if drain.force {
+                    warn!(waits, "not drained in time; going on, as asked");
+                    return Ok(());
+                }
+                let seconds = drain.timeout;
+                let reason = format!("not drained within {seconds} s: {waits}");
+                return Err(Failure::new(ErrorKind::Retry, reason).coded("DrainTimeout"));
+            }
+            say(format!("draining: {waits}"));
+            let rest = timeout.saturating_sub(begun.elapsed());
+            tokio::time::sleep(evictions.pause().min(rest)).await;
+        }
+    }
+
+    /// Cordons the node; tries until the API server takes it, since nothing may be evicted before and nothing times out.
+    async fn cordon(&self, say: &(dyn Fn(String) + Send + Sync)) -> (Client, String) {
+        let mut backoff = Backoff::default();
+        let object = self
+            .object
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        loop {
+            let identity = self.identity.borrow().clone();
+            let trouble = match identity {
+                None => "the cluster is not known yet".to_owned(),
+                Some(identity) => {
+                    let node = OwnNode::new(identity.client.clone(), &identity.node);
+                    match node.cordon(&object).await {
+                        Ok(()) => return (identity.client, identity.node),
+                        Err(error) => error.to_string(),
+                    }
+                }
+            };
+            warn!(reason = trouble, "the node is not drained yet");
+            say(format!("staged, and waits undrained: {trouble}"));
+            tokio::time::sleep(backoff.next()).await;
+        }
+    }
+}
+
+impl Drainer for PodDrainer {
+    fn drain(
+        &self,
+        drain: Drain,
+        cancel: &Cancel,
+        say: &(dyn Fn(String) + Send + Sync),
+    ) -> Result<(), Trouble> {
+        let stopped = async {
+            while !cancel.is_cancelled() {
+                tokio::time::sleep(STOP).await;
+            }
+        };
+        self.runtime.block_on(async {
+            tokio::select! {
+                drained = self.drain(drain, say) => drained.map_err(Trouble::from),
+                () = stopped => Err(Trouble::Stopped),
+            }
+        })
+    }
+}
+
+/// The pods of a node on their way out.
+struct Evictions {
+    client: Client,
+    node: String,
+    /// Whether a budget kept a pod in the last round.
+    kept: bool,
+}
+
+impl Evictions {
+    fn new(client: Client, node: &str) -> Self {
+        Self {
+            client,
+            node: node.to_owned(),
+            kept: false,
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        if self.kept { AGAIN } else { LOOK }
+    }
+
+    /// Evicts what is not on its way yet. What is still there, and why, one sentence for each pod.
+    ///
+    /// # Errors
+    /// When the pods cannot be listed.
+    async fn round(&mut self) -> Result<Vec<String>, ClusterError> {
+        let pods: Api<Pod> = Api::all(self.client.clone());
+        let own = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
+        let pods = pods
+            .list(&own)
+            .await
+            .map_err(ClusterError::api("list this node's pods"))?;
+        let mut left = Vec::new();
+        self.kept = false;
+        for pod in pods.items.iter().filter(|pod| has_to_go(pod)) {
+            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+            if pod.metadata.deletion_timestamp.is_some() {
+                left.push(format!("pod {namespace}/{name} ends"));
+                continue;
+            }
+            match self.evict(namespace, name, pod).await {
+                Evicted::Ends => left.push(format!("pod {namespace}/{name} ends")),
+                Evicted::Kept(why) => {
+                    self.kept = true;
+                    left.push(format!("pod {namespace}/{name} is kept: {why}"));
+                }
+            }
+        }
+        Ok(left)
+    }
+
+    async fn evict(&self, namespace: &str, name: &str, pod: &Pod) -> Evicted {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let parameters = EvictParams {
+            delete_options: Some(DeleteParams {
+                // Not another pod of that name.
+                preconditions: Some(Preconditions {
+                    uid: pod.metadata.uid.clone(),
+                    resource_version: None,
+                }),
+                ..DeleteParams::default()
+            }),
+            ..EvictParams::default()
+        };
+        match pods.evict(name, &parameters).await {
+            Ok(_) => {
+                info!(namespace, name, "evicted");
+                Evicted::Ends
+            }
+            Err(kube::Error::Api(status)) => match status.code {
+                // Gone, or another one of its name is there: the next look tells.
+                404 | 409 => Evicted::Ends,
+                429 => Evicted::Kept(kept(&status)),
+                _ => Evicted::Kept(status.message.clone()),
+            },
+            Err(error) => Evicted::Kept(error.to_string()),
+        }
+    }
+}
+
+/// What came of an eviction.
+enum Evicted {
+    /// It is told to end, or has ended.
+    Ends,
+    /// It stays for now.
+    Kept(String),
+}
+
+/// What a refusal says, with the budget, which stands in its causes.
+fn kept(status: &kube::core::Status) -> String {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let words: Vec<&str> = causes.map(|cause| cause.message.as_str()).collect();
+    if words.is_empty() {
+        status.message.clone()
+    } else {
+        format!("{} {}", status.message, words.join(" "))
+    }
+}
+
+/// Whether a pod has to go before the node reboots: not a DaemonSet's, which would be back at once, not a static one, which
+/// only the kubelet ends, and none that is over.
+fn has_to_go(pod: &Pod) -> bool {
+    let metadata = &pod.metadata;
+    let mirror = metadata
+        .annotations
+        .as_ref()
+        .is_some_and(|annotations| annotations.contains_key("kubernetes.io/config.mirror"));
+    let of_daemon_set = metadata.owner_references.iter().flatten().any(|owner| {
+        owner.controller == Some(true)
+            && owner.kind == "DaemonSet"
+            && owner.api_version.starts_with("apps/")
+    });
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    let over = matches!(phase, Some("Succeeded" | "Failed"));
+    !mirror && !of_daemon_set && !over
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::json;
+
+    use super::has_to_go;
+
+    fn pod(metadata: serde_json::Value, phase: &str) -> Pod {
+        serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase}})).unwrap()
+    }
+
+    #[test]
+    fn what_would_be_back_at_once_or_is_over_is_left_alone() {
+        let owner = |kind: &str, version: &str| json!({"ownerReferences": [{"apiVersion": version, "kind": kind, "name": "x", "uid": "1", "controller": true}]});
+        assert!(has_to_go(&pod(json!({}), "Running")));
+        assert!(has_to_go(&pod(json!({}), "Pending")));
+        assert!(has_to_go(&pod(owner("ReplicaSet", "apps/v1"), "Running")));
+        // Not ours to skip: another API group's kind of that name.
+        assert!(has_to_go(&pod(
+            owner("DaemonSet", "example.com/v1"),
+            "Running"
+        )));
+        assert!(!has_to_go(&pod(owner("DaemonSet", "apps/v1"), "Running")));
+        let mirror = json!({"annotations": {"kubernetes.io/config.mirror": "hash"}});
+        assert!(!has_to_go(&pod(mirror, "Running")));
+        for over in ["Succeeded", "Failed"] {
+            assert!(!has_to_go(&pod(json!({}), over)));
+        }
+    }
+}

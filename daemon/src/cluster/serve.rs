@@ -1,0 +1,341 @@
+//! The task that speaks with the cluster: it looks at everything again whenever something changed, and does what is due.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use slotd_crds::api::{OSUpgradeProgress, OSUpgradeProgressStatus};
+use slotd_engine::{Phase, Point, assign};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{debug, info, warn};
+
+use super::ClusterAccess;
+use super::drain::Lender;
+use super::error::ClusterError;
+use super::identity::{self, Identity};
+use super::own_node::{OwnNode, cordoned_by_us};
+use super::report::{self, News, NodeFacts};
+use super::time::Backoff;
+use super::watch::Watch;
+use super::wish::{Judgement, Running, choose, is_for, judge};
+use crate::agent::{AgentHandle, Snapshot};
+
+/// Between two looks at whether there is a kubeconfig by now, or whether its credential was renewed.
+const CREDENTIAL: Duration = Duration::from_secs(60);
+
+/// Between two looks at what somebody may have changed without our hearing of it.
+const RESYNC: Duration = Duration::from_secs(300);
+
+/// Between two writes of a status in which only bytes moved.
+const MOVING: Duration = Duration::from_secs(10);
+
+/// What happens at once is looked at together.
+const TOGETHER: Duration = Duration::from_millis(100);
+
+/// Until the agent has looked at the node.
+const START: Duration = Duration::from_millis(500);
+
+/// Until a request that was in the way of another one is over.
+const IN_THE_WAY: Duration = Duration::from_secs(1);
+
+/// Speaks with the cluster for as long as the agent runs; at once over where the node stands alone.
+pub async fn serve(access: ClusterAccess, agent: AgentHandle, lender: Lender) {
+    let Some(path) = access.kubeconfig() else {
+        return;
+    };
+    let wake = Arc::new(Notify::new());
+    let waker = Arc::clone(&wake);
+    agent.subscribe(Box::new(move |_| waker.notify_one()));
+    let mut backoff = Backoff::default();
+    let mut told = Told::default();
+    loop {
+        match identity::load(path).await {
+            Ok(identity) => {
+                backoff.reset();
+                told.over();
+                info!(node = identity.node, "in a cluster");
+                lender.identity.send_replace(Some(identity.clone()));
+                Side::new(&identity, &agent, &lender)
+                    .run(path, &identity, &wake)
+                    .await;
+            }
+            Err(_) if access == ClusterAccess::Auto && missing(path) => sleep(CREDENTIAL).await,
+            Err(error) => {
+                told.warn(&error.to_string());
+                sleep(backoff.next()).await;
+            }
+        }
+    }
+}
+
+fn missing(path: &Path) -> bool {
+    path.metadata()
+        .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+/// What was said in the log, so that it is not said again and again.
+#[derive(Default)]
+struct Told(Option<String>);
+
+impl Told {
+    fn warn(&mut self, trouble: &str) {
+        if self.0.as_deref() != Some(trouble) {
+            warn!(trouble, "the cluster cannot be reached as it should be");
+            self.0 = Some(trouble.to_owned());
+        }
+    }
+
+    fn over(&mut self) {
+        if self.0.take().is_some() {
+            info!("the cluster can be reached again");
+        }
+    }
+}
+
+/// One life with one credential.
+struct Side<'a> {
+    agent: &'a AgentHandle,
+    lender: &'a Lender,
+    own: OwnNode,
+    statuses: Api<OSUpgradeProgress>,
+    watch: Watch,
+    /// The Node as it was seen last, and where the agent stood then.
+    node: Option<(Node, Point)>,
+    facts: Option<(NodeFacts, Running, Point)>,
+    resync: Instant,
+    /// When each object's status was written last.
+    written: BTreeMap<String, Instant>,
+}
+
+impl<'a> Side<'a> {
+    fn new(identity: &Identity, agent: &'a AgentHandle, lender: &'a Lender) -> Self {
+        Self {
+            agent,
+            lender,
+            own: OwnNode::new(identity.client.clone(), &identity.node),
+            statuses: Api::all(identity.client.clone()),
+            watch: Watch::start(identity.client.clone(), &identity.node),
+            node: None,
+            facts: None,
+            resync: Instant::now(),
+            written: BTreeMap::new(),
+        }
+    }
+
+    /// Goes on until the credential was renewed.
+    async fn run(&mut self, path: &Path, identity: &Identity, wake: &Notify) {
+        let mut backoff = Backoff::default();
+        let mut told = Told::default();
+        let mut watching = Told::default();
+        let mut due = Instant::now();
+        let mut renewed = Instant::now() + CREDENTIAL;
+        loop {
+            tokio::select! {
+                changed = self.watch.changed() => match changed {
+                    Ok(()) => {
+                        watching.over();
+                        due = due.min(Instant::now() + TOGETHER);
+                    }
+                    Err(error) => watching.warn(&error.to_string()),
+                },
+                () = wake.notified() => due = due.min(Instant::now() + TOGETHER),
+                () = sleep_until(due) => {
+                    let pause = match self.reconcile().await {
+                        Ok(pause) => {
+                            backoff.reset();
+                            told.over();
+                            pause
+                        }
+                        Err(error) => {
+                            told.warn(&error.to_string());
+                            // Whatever it was, the Node is looked at anew.
+                            self.node = None;
+                            backoff.next()
+                        }
+                    };
+                    due = Instant::now() + pause;
+                }
+                () = sleep_until(renewed) => {
+                    renewed = Instant::now() + CREDENTIAL;
+                    // One that cannot be read now is being written: the one in use goes on.
+                    if identity::material(path).is_ok_and(|material| material != identity.material) {
+                        info!("the credential was renewed");
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what is due. How long nothing is due after that, if nothing changes.
+    async fn reconcile(&mut self) -> Result<Duration, ClusterError> {
+        let Some(snapshot) = self.agent.snapshot() else {
+            return Ok(START);
+        };
+        if Instant::now() >= self.resync {
+            self.resync = Instant::now() + RESYNC;
+            self.node = None;
+            self.facts = None;
+        }
+        let (facts, running) = self.facts(&snapshot).await;
+        let node_uid = self.keep_node(&snapshot, &facts).await?;
+        let mut pause = self.resync.saturating_duration_since(Instant::now());
+        let Some(objects) = self.watch.objects() else {
+            return Ok(pause);
+        };
+        let objects: Vec<OSUpgradeProgress> = objects
+            .filter(|object| is_for(object, &node_uid))
+            .cloned()
+            .collect();
+        let all: Vec<&OSUpgradeProgress> = objects.iter().collect();
+        let chosen = choose(&all, &node_uid, &snapshot.record);
+        let judgement = chosen.map(|object| judge(object, &snapshot.record, &running));
+        let begun = self.order(&snapshot, chosen, judgement.as_ref(), &mut pause);
+        for object in &objects {
+            let counts = chosen.is_some_and(|chosen| std::ptr::eq(chosen, object));
+            // What was just begun says itself how it stands, in a moment.
+            if counts && begun {
+                continue;
+            }
+            let judgement = judgement.as_ref().filter(|_| counts);
+            if let Some(status) = report::status(object, &snapshot, &facts, judgement) {
+                let wait = self.write(object, &status).await?;
+                pause = pause.min(wait.unwrap_or(pause));
+            }
+        }
+        Ok(pause)
+    }
+
+    /// Asks the agent for what the cluster wants next. Whether it took something.
+    fn order(
+        &self,
+        snapshot: &Snapshot,
+        chosen: Option<&OSUpgradeProgress>,
+        judgement: Option<&Judgement>,
+        pause: &mut Duration,
+    ) -> bool {
+        let assignment = match judgement {
+            Some(Judgement::Take(assignment)) => Some(&**assignment),
+            _ => None,
+        };
+        let Some(request) = assign(&snapshot.record, assignment) else {
+            return false;
+        };
+        if let Some(name) = chosen.and_then(|object| object.metadata.name.as_deref()) {
+            self.lender.name(name);
+        }
+        match self.agent.order(request) {
+            Ok(id) => {
+                debug!(id, "asked for what the cluster wants");
+                true
+            }
+            Err(error) => {
+                debug!(%error, "the agent takes no request now");
+                *pause = (*pause).min(IN_THE_WAY);
+                false
+            }
+        }
+    }
+
+    /// What runs, looked at anew where the agent has moved on.
+    async fn facts(&mut self, snapshot: &Snapshot) -> (NodeFacts, Running) {
+        let at = snapshot.record.at;
+        if let Some((facts, running, _)) = self.facts.as_ref().filter(|known| known.2 == at) {
+            return (facts.clone(), running.clone());
+        }
+        let agent = self.agent.clone();
+        // It reads devices.
+        let view = tokio::task::spawn_blocking(move || agent.survey())
+            .await
+            .unwrap_or_default();
+        let slot = view.slots.iter().find(|slot| slot.booted);
+        let facts = NodeFacts {
+            version: slot.and_then(|slot| slot.version.clone()),
+            booted: view.booted,
+        };
+        let running = Running {
+            version: facts.version.clone(),
+            good: slot.is_some_and(|slot| slot.state == "good"),
+        };
+        self.facts = Some((facts.clone(), running.clone(), at));
+        (facts, running)
+    }
+
+    /// Keeps the own Node's labels, and takes a cordon of ours back that nothing needs any more. The Node's uid.
+    async fn keep_node(
+        &mut self,
+        snapshot: &Snapshot,
+        facts: &NodeFacts,
+    ) -> Result<String, ClusterError> {
+        let at = snapshot.record.at;
+        let known = self.node.take().filter(|(_, then)| *then == at);
+        let node = match known {
+            Some((node, _)) => node,
+            None => {
+                let node = self.own.get().await?;
+                self.own.label(&node, facts).await?;
+                let needed = matches!(
+                    at.phase(),
+                    Phase::Draining | Phase::Activating | Phase::Confirming
+                );
+                if !needed && cordoned_by_us(&node) {
+                    // Labelling it may have given it another version.
+                    let node = self.own.get().await?;
+                    if self.own.uncordon(&node).await? {
+                        info!("uncordoned");
+                    }
+                }
+                node
+            }
+        };
+        let uid = node.metadata.uid.clone().unwrap_or_default();
+        self.node = Some((node, at));
+        Ok(uid)
+    }
+
+    /// Writes a status where it says something new. How long it may wait, where it does wait.
+    async fn write(
+        &mut self,
+        object: &OSUpgradeProgress,
+        status: &OSUpgradeProgressStatus,
+    ) -> Result<Option<Duration>, ClusterError> {
+        let uid = object.metadata.uid.clone().unwrap_or_default();
+        match report::news(status, object) {
+            News::Nothing => return Ok(None),
+            News::Moving => {
+                let last = self.written.get(&uid).map(Instant::elapsed);
+                let wait = last.and_then(|last| MOVING.checked_sub(last));
+                if let Some(wait) = wait.filter(|wait| !wait.is_zero()) {
+                    return Ok(Some(wait));
+                }
+            }
+            News::Change => {}
+        }
+        let Ok(patch) = report::patch(status) else {
+            warn!("a status could not be expressed");
+            return Ok(None);
+        };
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        let written = self
+            .statuses
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .map_err(ClusterError::api("write the status of a progress object"));
+        match written {
+            Ok(object) => {
+                self.written.insert(uid, Instant::now());
+                self.watch.wrote(object);
+                Ok(None)
+            }
+            // It went meanwhile.
+            Err(error) if error.code() == Some(404) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
