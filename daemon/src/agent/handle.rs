@@ -15,7 +15,9 @@ use super::host::Host;
 use super::request::{InstallRequest, UpgradeId};
 use super::shared::{Answer, Listener, Shared, Snapshot, stops};
 use crate::error::ErrorKind;
-use crate::status::{HistoryEntry, NodeView, STATUS_VERSION, StatusDocument, UpgradeStatus};
+use crate::status::{
+    Condition, HistoryEntry, NodeView, STATUS_VERSION, StatusDocument, UpgradeStatus,
+};
 
 /// How long whoever asks waits for the driver's word: with [`START`] less than the 25 s that callers on the bus wait for an
 /// answer where they set nothing else.
@@ -165,6 +167,15 @@ impl AgentHandle {
         })
     }
 
+    /// Has the status say this from now on in place of what it said under that type; `None` says nothing of it.
+    pub fn announce(&self, kind: &str, message: Option<String>) {
+        let mut state = self.shared.state();
+        state.outside.retain(|known| known.kind != kind);
+        state
+            .outside
+            .extend(message.map(|message| Condition::new(kind, message)));
+    }
+
     /// Slots and loader, read now.
     #[must_use]
     pub fn survey(&self) -> NodeView {
@@ -235,6 +246,7 @@ impl AgentHandle {
             .iter()
             .chain(&state.unrecorded)
             .chain(&state.recording)
+            .chain(&state.outside)
             .chain(&view.conditions)
             .cloned()
             .collect();

@@ -63,6 +63,8 @@ pub(super) struct State {
     pub(super) unrecorded: Option<Condition>,
     /// Why a healthy boot cannot be recorded as good now.
     pub(super) recording: Option<Condition>,
+    /// What those who speak for the agent elsewhere want known.
+    pub(super) outside: Vec<Condition>,
     /// Waits for the driver.
     pub(super) request: Option<Request>,
     /// Where whoever asked waits to hear whether the request was begun; goes with the request.

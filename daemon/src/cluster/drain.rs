@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::error::ClusterError;
+use super::error::{ClusterError, answer};
 use super::identity::Identity;
 use super::own_node::OwnNode;
 use super::time::Backoff;
@@ -242,7 +242,7 @@ impl Evictions {
                 429 => Evicted::Kept(kept(&status)),
                 _ => Evicted::Kept(status.message.clone()),
             },
-            Err(error) => Evicted::Kept(error.to_string()),
+            Err(error) => Evicted::Kept(answer(&error)),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use kube::runtime::watcher;
 use thiserror::Error;
 
 use crate::error::ErrorKind;
@@ -37,7 +38,7 @@ pub enum ClusterError {
         reason: String,
     },
     /// The API server refused or did not answer.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}: {answer}", answer = answer(source))]
     Api {
         /// What was tried.
         action: &'static str,
@@ -45,9 +46,27 @@ pub enum ClusterError {
         #[source]
         source: Box<kube::Error>,
     },
+    /// The API server lists objects without saying from where on to watch them.
+    #[error("cannot watch this node's progress objects: their list has no version")]
+    Unwatchable,
 }
 
 impl ClusterError {
+    /// A watch that broke off, or could not begin.
+    pub(super) fn watch(error: watcher::Error) -> Self {
+        let source = match error {
+            watcher::Error::InitialListFailed(source)
+            | watcher::Error::WatchStartFailed(source)
+            | watcher::Error::WatchFailed(source) => Box::new(source),
+            watcher::Error::WatchError(status) => Box::new(kube::Error::Api(status)),
+            watcher::Error::NoResourceVersion => return Self::Unwatchable,
+        };
+        Self::Api {
+            action: "watch this node's progress objects",
+            source,
+        }
+    }
+
     /// An answer of the API server, or none.
     pub(super) fn api(action: &'static str) -> impl FnOnce(kube::Error) -> Self {
         move |source| Self::Api {
@@ -71,10 +90,31 @@ impl ClusterError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Kubeconfig { .. } | Self::Credential { .. } | Self::Api { .. } => {
-                ErrorKind::Retry
-            }
+            Self::Kubeconfig { .. }
+            | Self::Credential { .. }
+            | Self::Api { .. }
+            | Self::Unwatchable => ErrorKind::Retry,
+
             Self::NoNode { .. } => ErrorKind::Configuration,
         }
     }
+}
+
+/// What the API server said, or why it said nothing: the library's own words repeat the one as a structure and leave the
+/// other out.
+pub(super) fn answer(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return status.message.clone();
+    }
+    let mut words = error.to_string();
+    let mut next = std::error::Error::source(error);
+    while let Some(source) = next {
+        let text = source.to_string();
+        if !words.contains(&text) {
+            words.push_str(": ");
+            words.push_str(&text);
+        }
+        next = source.source();
+    }
+    words
 }

@@ -26,7 +26,10 @@ use super::watch::Watch;
 use super::wish::{Judgement, Running, choose, is_for, judge};
 use crate::agent::{AgentHandle, Snapshot};
 
-/// Between two looks at whether there is a kubeconfig by now, or whether its credential was renewed.
+/// Between two looks at whether there is a kubeconfig by now: a node that stands alone is not to be woken for nothing.
+const KUBECONFIG: Duration = Duration::from_secs(120);
+
+/// Between two looks at whether the credential was renewed; a kubelet renews it days before it expires.
 const CREDENTIAL: Duration = Duration::from_secs(60);
 
 /// Between two looks at what somebody may have changed without our hearing of it.
@@ -53,7 +56,7 @@ pub async fn serve(access: ClusterAccess, agent: AgentHandle, lender: Lender) {
     let waker = Arc::clone(&wake);
     agent.subscribe(Box::new(move |_| waker.notify_one()));
     let mut backoff = Backoff::default();
-    let mut told = Told::default();
+    let mut told = Told::new(&agent, "ClusterUnknown");
     loop {
         match identity::load(path).await {
             Ok(identity) => {
@@ -65,7 +68,9 @@ pub async fn serve(access: ClusterAccess, agent: AgentHandle, lender: Lender) {
                     .run(path, &identity, &wake)
                     .await;
             }
-            Err(_) if access == ClusterAccess::Auto && missing(path) => sleep(CREDENTIAL).await,
+            Err(_) if access == ClusterAccess::Auto && missing(path) => {
+                sleep(KUBECONFIG).await;
+            }
             Err(error) => {
                 told.warn(&error.to_string());
                 sleep(backoff.next()).await;
@@ -79,22 +84,42 @@ fn missing(path: &Path) -> bool {
         .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// What was said in the log, so that it is not said again and again.
-#[derive(Default)]
-struct Told(Option<String>);
+/// A trouble with the cluster: said once in the log, and in the node's status for as long as it lasts.
+struct Told<'a> {
+    agent: &'a AgentHandle,
+    /// The condition's type.
+    kind: &'static str,
+    said: Option<String>,
+}
 
-impl Told {
+impl<'a> Told<'a> {
+    fn new(agent: &'a AgentHandle, kind: &'static str) -> Self {
+        Self {
+            agent,
+            kind,
+            said: None,
+        }
+    }
+
     fn warn(&mut self, trouble: &str) {
-        if self.0.as_deref() != Some(trouble) {
-            warn!(trouble, "the cluster cannot be reached as it should be");
-            self.0 = Some(trouble.to_owned());
+        if self.said.as_deref() != Some(trouble) {
+            warn!(trouble, condition = self.kind, "the cluster");
+            self.agent.announce(self.kind, Some(trouble.to_owned()));
+            self.said = Some(trouble.to_owned());
         }
     }
 
     fn over(&mut self) {
-        if self.0.take().is_some() {
-            info!("the cluster can be reached again");
+        if self.said.take().is_some() {
+            info!(condition = self.kind, "the cluster: over");
+            self.agent.announce(self.kind, None);
         }
+    }
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        self.over();
     }
 }
 
@@ -131,8 +156,8 @@ impl<'a> Side<'a> {
     /// Goes on until the credential was renewed.
     async fn run(&mut self, path: &Path, identity: &Identity, wake: &Notify) {
         let mut backoff = Backoff::default();
-        let mut told = Told::default();
-        let mut watching = Told::default();
+        let mut told = Told::new(self.agent, "ClusterUnreachable");
+        let mut watching = Told::new(self.agent, "ClusterUnwatched");
         let mut due = Instant::now();
         let mut renewed = Instant::now() + CREDENTIAL;
         loop {

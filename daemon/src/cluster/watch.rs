@@ -9,6 +9,8 @@ use kube::runtime::{WatchStreamExt, watcher as watch_of};
 use kube::{Api, Client};
 use slotd_crds::api::OSUpgradeProgress;
 
+use super::error::ClusterError;
+
 /// The objects of one node, kept up to date by a watch that begins again by itself.
 pub(super) struct Watch {
     stream: BoxStream<'static, Result<Event<OSUpgradeProgress>, watcher::Error>>,
@@ -35,9 +37,10 @@ impl Watch {
     ///
     /// # Errors
     /// Why nothing can be watched now; the watch goes on by itself, after a pause that grows.
-    pub(super) async fn changed(&mut self) -> Result<(), watcher::Error> {
+    pub(super) async fn changed(&mut self) -> Result<(), ClusterError> {
         loop {
-            let Some(event) = self.stream.try_next().await? else {
+            let next = self.stream.try_next().await;
+            let Some(event) = next.map_err(ClusterError::watch)? else {
                 // A watch has no end; were it to have one, nothing changes any more.
                 std::future::pending::<()>().await;
                 continue;
