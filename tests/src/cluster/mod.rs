@@ -16,6 +16,7 @@ pub mod up;
 pub use client::Client;
 pub use control_plane::{ControlPlane, Options};
 pub use programs::{Program, Programs};
+pub(crate) use service::Service;
 
 /// Looks again and again until a look succeeds; the error of the last one says what was missing.
 pub fn wait_until<T>(
