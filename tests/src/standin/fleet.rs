@@ -98,10 +98,8 @@ impl<'a> Fleet<'a> {
         let images = lab.folder().join("images");
         fs::create_dir_all(&images).with_context(|| format!("creating {}", images.display()))?;
         let first = StandInImage::make(&images, &options.version)?;
-        let observer = Observer::start(
-            plane.admin().kubeconfig(),
-            &format!("{FLEET_LABEL}={name}"),
-        )?;
+        let observer =
+            Observer::start(plane.admin().kubeconfig(), &format!("{FLEET_LABEL}={name}"))?;
         plane.admin().run(&["create", "namespace", &name])?;
 
         let mut builder = Builder {

@@ -49,8 +49,8 @@ impl Hardware {
         fs::create_dir_all(root).with_context(|| format!("creating {}", root.display()))?;
         let node = FixtureNode::create(root)
             .with_context(|| format!("making a machine in {}", root.display()))?;
-        let files = [SlotName::A, SlotName::B]
-            .map(|slot| root.join(format!("slot-{}.img", slot.lower())));
+        let files =
+            [SlotName::A, SlotName::B].map(|slot| root.join(format!("slot-{}.img", slot.lower())));
         let [a, b] = &files;
         fs::copy(&image.expanded, a).context("filling slot A")?;
         for file in [a, b] {

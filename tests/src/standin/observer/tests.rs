@@ -1,11 +1,12 @@
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::runtime::watcher::Event;
 use serde_json::json;
 
-use super::{Seen, Shared};
+use super::Shared;
+use super::seen::Seen;
 
 fn node(name: &str, unschedulable: bool, ready: &str) -> Node {
     serde_json::from_value(json!({
@@ -61,9 +62,10 @@ fn what_a_new_list_does_not_hold_is_gone() {
     }
     seen.node(Event::Init, &mut listed);
     seen.node(Event::InitApply(node("b", true, "True")), &mut listed);
-    assert_eq!(seen.nodes.len(), 2, "not before the list is whole");
+    let unavailable = |seen: &Seen| seen.moment(Duration::ZERO, String::new()).unavailable;
+    assert_eq!(unavailable(&seen).len(), 2, "not before the list is whole");
     seen.node(Event::InitDone, &mut listed);
-    assert_eq!(seen.nodes.keys().collect::<Vec<_>>(), ["b"]);
+    assert_eq!(unavailable(&seen), BTreeSet::from(["b".to_owned()]));
 }
 
 #[test]
@@ -77,6 +79,6 @@ fn pods_count_while_they_are_ready_and_stay() {
     ] {
         seen.pod(Event::Apply(pod), &mut listed);
     }
-    let moment = seen.moment(std::time::Duration::ZERO, String::new());
+    let moment = seen.moment(Duration::ZERO, String::new());
     assert_eq!(moment.ready_pods["web"], 1);
 }
