@@ -118,6 +118,13 @@ pub fn usual_partitions(label_a: &str, label_b: &str, seed: u128) -> Vec<Fixture
     .collect()
 }
 
+fn slot_device(slot: SlotName) -> &'static str {
+    match slot {
+        SlotName::A => "vda2",
+        SlotName::B => "vda3",
+    }
+}
+
 /// A node below a directory. By default: disk `vda` with the usual partitions, slot A booted and
 /// good, its image recorded, the ESP mounted at `/efi`.
 #[derive(Debug)]
@@ -194,6 +201,24 @@ impl FixtureNode {
     #[must_use]
     pub fn slot_uuid(&self, slot: SlotName) -> Uuid {
         Uuid::from_u128(0xa000 + if slot == SlotName::A { 2 } else { 3 })
+    }
+
+    /// Puts a block device in the place of the plain file that a slot is: its node, and its number as `major:minor`. The node
+    /// has to run again before what is mounted says so.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn back_slot(&self, slot: SlotName, device: &Path, number: &str) -> io::Result<()> {
+        let name = slot_device(slot);
+        fs::write(self.slot_number(slot), format!("{number}\n"))?;
+        let node = self.root.join("dev").join(name);
+        fs::remove_file(&node)?;
+        symlink(device, node)
+    }
+
+    fn slot_number(&self, slot: SlotName) -> PathBuf {
+        let name = slot_device(slot);
+        self.root.join("sys/class/block").join(name).join("dev")
     }
 
     /// Puts boot files and the record of a verified image beside them, as slotd leaves them.
@@ -368,9 +393,10 @@ impl FixtureNode {
     /// # Errors
     /// When a file cannot be written.
     pub fn run_slot(&self, slot: SlotName, entry: &str) -> io::Result<()> {
-        let minor = if slot == SlotName::A { 2 } else { 3 };
+        let number = fs::read_to_string(self.slot_number(slot))?;
+        let number = number.trim();
         self.set_mounts(&format!(
-            "22 1 254:{minor} / / ro,relatime shared:1 - ext4 /dev/root ro\n\
+            "22 1 {number} / / ro,relatime shared:1 - ext4 /dev/root ro\n\
              30 22 254:1 / /efi rw,relatime shared:2 - vfat /dev/vda1 rw,fmask=0077\n"
         ))?;
         let uuid = self.slot_uuid(slot);

@@ -75,10 +75,12 @@ impl InvalidatedSlot {
     /// the device that was proven inactive.
     pub fn open_exclusive(&self) -> Result<(OwnedFd, PathBuf)> {
         let node = &self.slot.partition.node;
-        if !self.slot.fixture {
+        // A fixture's slot may be a loop device, too, and is one like any other then.
+        let plain_file = self.slot.fixture && node.is_file();
+        if !plain_file {
             self.clear_read_only()?;
         }
-        let flags = if self.slot.fixture {
+        let flags = if plain_file {
             // Not every file system that tests run on takes O_DIRECT.
             libc::O_CLOEXEC
         } else {

@@ -113,7 +113,7 @@ impl Lab {
         let start = || {
             let programs = Programs::provide(&Program::CONTROL_PLANE)?;
             let folder = self.for_test("control-plane")?.folder;
-            let plane = ControlPlane::start(&folder, &programs, Options::default())?;
+            let plane = ControlPlane::start(&folder, &programs, Options { audit: true })?;
             eprintln!(
                 "lab: the control plane is ready after {:.1} s, its logs are in {}",
                 plane.elapsed().as_secs_f64(),

@@ -17,6 +17,7 @@ pub mod scenarios;
 pub mod selection;
 pub mod server;
 pub mod setup;
+pub mod standin;
 pub mod vm;
 pub mod workspace;
 pub mod writing;

@@ -103,6 +103,11 @@ impl LoopDisk {
         PathBuf::from(format!("{}p{index}", self.device.display()))
     }
 
+    /// The device's number, `major:minor`.
+    pub fn number(&self) -> Result<String> {
+        self.sysfs("dev")
+    }
+
     fn sysfs(&self, attribute: &str) -> Result<String> {
         let name = self
             .device

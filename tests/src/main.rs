@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use slotd_tests::lab::Lab;
 use slotd_tests::runner::{self, Outcome, Set, Test, Tier};
 use slotd_tests::selection::Selection;
+use slotd_tests::standin::agent;
 use slotd_tests::vm::socket;
 use slotd_tests::{loopdisk, scenarios, setup, workspace};
 
@@ -47,6 +48,9 @@ enum Command {
         /// The machine's folder, as `lab vm` and `lab demo --keep` print it
         folder: PathBuf,
     },
+    /// Be the agent of a stand-in
+    #[command(name = agent::COMMAND, hide = true)]
+    StandInAgent(agent::Arguments),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -74,7 +78,11 @@ struct TestArguments {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    let cli = Cli::parse();
+    if let Command::StandInAgent(arguments) = &cli.command {
+        return agent::main(arguments);
+    }
+    match run(cli) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -100,6 +108,7 @@ fn run(cli: Cli) -> Result<bool> {
         }
         Command::Vm => machine().map(|()| true),
         Command::Console { folder } => console(&folder).map(|()| true),
+        Command::StandInAgent(_) => bail!("the agent of a stand-in was started as something else"),
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// A tool, where it may be, and the package that has it.
-const TOOLS: [(&str, &str); 13] = [
+const TOOLS: [(&str, &str); 15] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("mmdebstrap", "mmdebstrap"),
     ("mformat", "mtools"),
@@ -20,6 +20,8 @@ const TOOLS: [(&str, &str); 13] = [
     ("losetup", "mount"),
     ("partx", "util-linux"),
     ("systemd-analyze", "systemd"),
+    ("busctl", "systemd"),
+    ("dbus-daemon", "dbus-daemon"),
 ];
 
 /// Files that no tool stands for.

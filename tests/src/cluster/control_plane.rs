@@ -11,18 +11,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
+use super::api_server::{ApiServer, Outage};
+use super::audit::AuditLog;
 use super::certificates::{Authority, generate_key};
 use super::client::{Client, Identities};
 use super::programs::{Program, Programs};
 use super::service::Service;
 
 /// How long each program may take to be ready; many times what it takes on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(90);
+pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Requests at the least detail: who did what to which object, once each.
 const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n";
 
 const AUDIT_POLICY_FILE: &str = "audit-policy.yaml";
+
+const AUDIT_LOG: &str = "audit.log";
 
 /// How a control plane is set up.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,8 +39,9 @@ pub struct Options {
 #[derive(Debug)]
 pub struct ControlPlane {
     // Dropped in this order. An API server whose etcd is gone does not end.
+    scheduler: Service,
     controller_manager: Service,
-    api_server: Service,
+    api_server: ApiServer,
     etcd: Service,
     _data: TempDir,
     identities: Identities,
@@ -67,6 +72,7 @@ impl ControlPlane {
         write_keys(folder, &identities.authority)?;
         let admin = identities.client("admin", Some("system:masters"))?;
         let manager = identities.client("system:kube-controller-manager", None)?;
+        let scheduler = identities.client("system:kube-scheduler", None)?;
 
         let mut etcd = Service::start(
             "etcd",
@@ -75,17 +81,18 @@ impl ControlPlane {
             folder,
         )?;
         etcd.wait_until(PATIENCE, || etcd_healthy(etcd_clients))?;
-        let mut api_server = Service::start(
-            "kube-apiserver",
-            programs.path(Program::ApiServer)?,
+        let api_server = ApiServer::start(
+            programs.path(Program::ApiServer)?.to_owned(),
             api_server_arguments(etcd_clients, port, options),
+            folder.clone(),
+            admin.clone(),
+        )?;
+        let scheduler = Service::start(
+            "kube-scheduler",
+            programs.path(Program::Scheduler)?,
+            scheduler_arguments(scheduler.kubeconfig()),
             folder,
         )?;
-        api_server.wait_until(PATIENCE, || {
-            let answer = admin.run(&["get", "--raw", "/readyz"])?;
-            ensure!(answer == "ok", "/readyz says {answer}");
-            Ok(())
-        })?;
         let mut controller_manager = Service::start(
             "kube-controller-manager",
             programs.path(Program::ControllerManager)?,
@@ -98,6 +105,7 @@ impl ControlPlane {
                 .map(drop)
         })?;
         Ok(Self {
+            scheduler,
             controller_manager,
             api_server,
             etcd,
@@ -142,7 +150,18 @@ impl ControlPlane {
     pub fn alive(&mut self) -> Result<()> {
         self.etcd.alive()?;
         self.api_server.alive()?;
-        self.controller_manager.alive()
+        self.controller_manager.alive()?;
+        self.scheduler.alive()
+    }
+
+    /// Ends the API server. It comes back, at the same port and with the same data, when the outage ends or goes.
+    pub fn stop_api_server(&self) -> Result<Outage<'_>> {
+        self.api_server.stop()
+    }
+
+    /// What is asked of the API server from now on, where [`Options::audit`] was chosen.
+    pub fn audit_log(&self) -> Result<AuditLog> {
+        AuditLog::from_now(self.folder().join(AUDIT_LOG))
     }
 }
 
@@ -208,7 +227,9 @@ fn api_server_arguments(etcd: u16, port: u16, options: Options) -> Vec<String> {
     ];
     if options.audit {
         arguments.push(format!("--audit-policy-file={AUDIT_POLICY_FILE}"));
-        arguments.push("--audit-log-path=audit.log".to_owned());
+        arguments.push(format!("--audit-log-path={AUDIT_LOG}"));
+        // Never turned over: whoever reads goes on where they were.
+        arguments.push("--audit-log-maxsize=100000".to_owned());
     }
     arguments
 }
@@ -229,6 +250,15 @@ fn controller_manager_arguments(kubeconfig: &Path) -> Vec<String> {
         // A node that died shows it after 20 s instead of 50.
         "--node-monitor-period=2s".to_owned(),
         "--node-monitor-grace-period=20s".to_owned(),
+    ]
+}
+
+fn scheduler_arguments(kubeconfig: &Path) -> Vec<String> {
+    vec![
+        format!("--kubeconfig={}", kubeconfig.display()),
+        // As for the controller manager.
+        "--secure-port=0".to_owned(),
+        "--leader-elect=false".to_owned(),
     ]
 }
 

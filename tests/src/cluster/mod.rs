@@ -1,10 +1,12 @@
-//! A real Kubernetes control plane on this machine: etcd, API server and controller manager on loopback, with certificates
+//! A real Kubernetes control plane on this machine: etcd, API server, controller manager and scheduler on loopback, with certificates
 //! of their own, and kubectl to speak with them.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
+mod api_server;
+mod audit;
 mod certificates;
 mod client;
 mod control_plane;
@@ -13,9 +15,12 @@ mod programs;
 mod service;
 pub mod up;
 
+pub use api_server::Outage;
+pub use audit::{ApiRequest, AuditLog, Requests};
 pub use client::Client;
 pub use control_plane::{ControlPlane, Options};
 pub use programs::{Program, Programs};
+pub(crate) use service::Service;
 
 /// Looks again and again until a look succeeds; the error of the last one says what was missing.
 pub fn wait_until<T>(

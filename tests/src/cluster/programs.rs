@@ -45,10 +45,11 @@ impl Program {
     ];
 
     /// What [`super::ControlPlane`] needs.
-    pub const CONTROL_PLANE: [Self; 4] = [
+    pub const CONTROL_PLANE: [Self; 5] = [
         Self::Etcd,
         Self::ApiServer,
         Self::ControllerManager,
+        Self::Scheduler,
         Self::Kubectl,
     ];
 

@@ -18,23 +18,27 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running program whose output goes to a log. Ended when it goes, and by the kernel when the thread that started it dies.
 #[derive(Debug)]
-pub(super) struct Service {
+pub(crate) struct Service {
     name: &'static str,
     child: Child,
     log: PathBuf,
 }
 
 impl Service {
-    /// Starts a program; its log lies in `folder`. It is out of reach of the terminal's Ctrl-C: who started it ends it, in
+    /// Starts a program; its log lies in `folder`, and goes on where an earlier start left it. It is out of reach of the terminal's Ctrl-C: who started it ends it, in
     /// the right order.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: &'static str,
         program: &Path,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
         folder: &Path,
     ) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
-        let output = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
+        let output = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| format!("opening {}", log.display()))?;
         let errors = output.try_clone().context("sharing a log")?;
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])

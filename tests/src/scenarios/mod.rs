@@ -7,6 +7,7 @@ mod loops;
 mod power_cuts;
 mod reference_disk;
 mod refusals;
+mod stand_ins;
 mod upgrades;
 mod writer;
 
@@ -19,6 +20,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(writer::tests());
     tests.extend(control_plane::tests());
     tests.extend(api::tests());
+    tests.extend(stand_ins::tests());
     tests.extend(reference_disk::tests());
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());
@@ -68,5 +70,14 @@ const fn in_cluster(name: &'static str, run: fn(&crate::lab::Lab) -> anyhow::Res
         set: Set::Test,
         unavailable: || None,
         run,
+    }
+}
+
+/// A test of stand-ins for nodes in the control plane that tests share, which runs with every `lab test`. Their slots are loop
+/// devices.
+const fn on_stand_ins(name: &'static str, run: fn(&crate::lab::Lab) -> anyhow::Result<()>) -> Test {
+    Test {
+        unavailable: crate::loopdisk::unavailable,
+        ..in_cluster(name, run)
     }
 }
