@@ -36,7 +36,7 @@ pub(super) fn tests() -> Vec<Test> {
 }
 
 /// Applies the manifests, which may be there already, and waits until both kinds are served.
-fn installed(lab: &Lab) -> Result<&Client> {
+pub(super) fn installed(lab: &Lab) -> Result<&Client> {
     let admin = lab.control_plane()?.admin();
     admin.apply_folder(&repository().join("crds/manifests"))?;
     let wait = ["wait", "--for=condition=Established", "--timeout=60s"];

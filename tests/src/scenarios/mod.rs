@@ -1,5 +1,6 @@
 //! All tests that are more than a crate's own.
 
+mod agent;
 mod api;
 mod control_plane;
 mod health;
@@ -21,6 +22,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(control_plane::tests());
     tests.extend(api::tests());
     tests.extend(stand_ins::tests());
+    tests.extend(agent::tests());
     tests.extend(reference_disk::tests());
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());

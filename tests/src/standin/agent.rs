@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use slotd::agent::{AgentLife, Machine};
+use slotd::cluster::ClusterAccess;
 use slotd::node::NodeSettings;
 use slotd::service::{node_settings, run_on};
 use slotd_bootctl::System;
@@ -19,6 +20,9 @@ use super::health::{Health, HealthFile};
 
 /// Between two looks at checks that come to no end.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// Where the kubelet's credential lies on a node, below the stand-in's root.
+pub(super) const KUBECONFIG: &str = "etc/kubernetes/kubelet.conf";
 
 /// The command by which the lab's program becomes the agent of a stand-in.
 pub const COMMAND: &str = "stand-in-agent";
@@ -55,7 +59,8 @@ fn run(root: &Path) -> Result<()> {
     let machine = StandInMachine {
         root: root.to_owned(),
     };
-    run_on(node, Arc::new(machine))
+    let cluster = ClusterAccess::Kubeconfig(root.join(KUBECONFIG));
+    run_on(node, Arc::new(machine), cluster)
 }
 
 /// How a reboot is asked for: a file, which says whether it is forced.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
+use super::agent::KUBECONFIG;
 use super::background::Background;
 use super::bus;
 use super::hardware::Hardware;
@@ -313,7 +314,7 @@ impl Builder<'_> {
     /// What an installer leaves on a node: slotd's configuration, and the kubelet's credential, which lies where it does on any
     /// node, below the stand-in's root.
     fn configure(&self, root: &Path, name: &str) -> Result<()> {
-        let credential = root.join("etc/kubernetes/kubelet.conf");
+        let credential = root.join(KUBECONFIG);
         let configuration = format!("stateDirectory: {}\n", root.join(STATE).display());
         let kubeconfig = fs::read_to_string(self.plane.node(name)?.kubeconfig())
             .context("reading a node's kubeconfig")?;

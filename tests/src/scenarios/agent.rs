@@ -1,0 +1,445 @@
+//! The agent's cluster side, told by progress objects that were made by hand: no controller is there.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::api::installed;
+use super::on_stand_ins;
+use crate::artifacts::Image;
+use crate::cluster::{Client, wait_until};
+use crate::lab::Lab;
+use crate::runner::Test;
+use crate::standin::{Fleet, Health, StandIn};
+
+/// Many times what anything takes on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Requests that one agent may make in ten seconds, whatever goes on: a few for each phase and each look at its pods.
+const BUSY: usize = 60;
+
+pub(super) fn tests() -> Vec<Test> {
+    vec![
+        on_stand_ins(
+            "cluster/an-agent-upgrades-its-node-as-a-progress-object-says",
+            upgrade,
+        ),
+        on_stand_ins(
+            "cluster/a-budget-is-obeyed-and-named-until-the-time-is-over",
+            budget,
+        ),
+        on_stand_ins(
+            "cluster/a-rolled-back-node-says-why-and-tries-again-only-when-asked",
+            rolled_back,
+        ),
+        on_stand_ins(
+            "cluster/a-cordon-of-somebody-else-is-left-alone",
+            foreign_cordon,
+        ),
+        on_stand_ins(
+            "cluster/what-is-refused-is-rejected-before-anything-is-written",
+            rejected,
+        ),
+        on_stand_ins(
+            "cluster/an-object-is-edited-and-deleted-while-its-node-stages",
+            edited_and_deleted,
+        ),
+        on_stand_ins(
+            "cluster/a-node-confirms-while-the-api-server-is-away",
+            api_server_away,
+        ),
+    ]
+}
+
+/// A progress object for one node.
+struct Told<'a> {
+    admin: &'a Client,
+    name: String,
+}
+
+impl<'a> Told<'a> {
+    /// Makes it, changed as given.
+    fn apply(
+        fleet: &'a Fleet<'_>,
+        node: &StandIn,
+        version: &str,
+        from: &(String, Image),
+        change: &Value,
+    ) -> Result<Self> {
+        let name = format!("{}-by-hand", node.name());
+        let mut spec = json!({
+            "nodeName": node.name(),
+            "image": {"version": version, "url": from.0, "checksum": from.1.checksum, "size": from.1.size},
+            "action": "Activate",
+        });
+        for (key, value) in change.as_object().context("a change is a map")? {
+            spec[key] = value.clone();
+        }
+        let document = json!({
+            "apiVersion": "monok8s.io/v1alpha1",
+            "kind": "OSUpgradeProgress",
+            "metadata": {"name": name},
+            "spec": spec,
+        });
+        fleet.admin().apply(&document.to_string())?;
+        Ok(Self {
+            admin: fleet.admin(),
+            name,
+        })
+    }
+
+    fn status(&self) -> Result<Value> {
+        let object = self.admin.json(&["get", "osupgradeprogress", &self.name])?;
+        Ok(object["status"].clone())
+    }
+
+    /// Waits for a phase of the attempt; the status then.
+    fn wait_for(&self, phase: &str) -> Result<Value> {
+        self.wait_until(phase, |status| status["phase"] == phase)
+    }
+
+    fn wait_until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
+        wait_until(&format!("{} {what}", self.name), PATIENCE, || {
+            let status = self.status()?;
+            ensure!(holds(&status), "its status is {status:#}");
+            Ok(status)
+        })
+    }
+
+    fn patch(&self, spec: &Value) -> Result<()> {
+        let patch = json!({"spec": spec}).to_string();
+        let arguments = ["--type=merge", "--patch", &patch];
+        self.admin
+            .run(&[&["patch", "osupgradeprogress", &self.name][..], &arguments].concat())
+            .map(drop)
+    }
+
+    fn delete(&self) -> Result<()> {
+        self.admin
+            .run(&["delete", "osupgradeprogress", &self.name])
+            .map(drop)
+    }
+}
+
+fn schedulable(node: &StandIn) -> Result<bool> {
+    let object = node.object()?;
+    let mark = &object["metadata"]["annotations"]["monok8s.io/cordoned-by"];
+    Ok(object["spec"]["unschedulable"].is_null() && mark.is_null())
+}
+
+fn upgrade(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let fleet = Fleet::start(lab, 2)?;
+    fleet.deploy("web", 4, Some(1))?;
+    let node = fleet.node(0);
+    wait_until("an agent's labels", PATIENCE, || {
+        let metadata = &node.object()?["metadata"];
+        let labels = &metadata["labels"];
+        ensure!(
+            labels["monok8s.io/agent"] == "true"
+                && labels["monok8s.io/slot"] == "A"
+                && labels["monok8s.io/version"] == "v1.0.0"
+                && metadata["annotations"]["monok8s.io/version"] == "v1.0.0",
+            "{metadata:#}"
+        );
+        Ok(())
+    })?;
+    fleet.observer().forget();
+    let log = fleet.plane().audit_log()?;
+    let from = fleet.publish("v1.1.0")?;
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({"action": "Stage"}))?;
+    let staged = told.wait_for("Staged")?;
+    ensure!(
+        staged["inactivePartition"] == "B"
+            && staged["currentVersion"] == "v1.0.0"
+            && staged["targetVersion"] == "v1.1.0"
+            && staged["display"] == "staged",
+        "{staged:#}"
+    );
+    ensure!(node.boots().len() == 1, "it rebooted before it was told to");
+    ensure!(
+        fleet.observer().most_unavailable() == 0,
+        "{}",
+        fleet.observer().log()
+    );
+    told.patch(&json!({"action": "Activate"}))?;
+    let completed = told.wait_for("Completed")?;
+    ensure!(
+        completed["currentVersion"] == "v1.1.0"
+            && completed["inactivePartition"] == "A"
+            && completed["display"] == "completed"
+            && completed["failureReason"].is_null()
+            && !completed["completedAt"].is_null(),
+        "{completed:#}"
+    );
+    fleet.wait_until_available()?;
+    ensure!(schedulable(node)?, "{:#}", node.object()?);
+    let labels = node.object()?["metadata"]["labels"].clone();
+    ensure!(
+        labels["monok8s.io/slot"] == "B" && labels["monok8s.io/version"] == "v1.1.0",
+        "{labels}"
+    );
+    // Drained before it went down, with the budget kept, and nobody else touched.
+    let observer = fleet.observer();
+    ensure!(
+        observer.ever_unavailable() == BTreeSet::from([node.name().to_owned()]),
+        "{}",
+        observer.log()
+    );
+    let least = observer.least_ready_pods(fleet.name());
+    ensure!(
+        least == 3,
+        "{least} of 4 pods were Ready\n{}",
+        observer.log()
+    );
+    ensure!(fleet.node(1).boots().len() == 1, "the other node rebooted");
+
+    let user = format!("system:node:{}", node.name());
+    let requests = log.requests()?.of_user(&user);
+    let (writes, busiest) = (
+        requests.writes(),
+        requests.most_within(Duration::from_secs(10)),
+    );
+    lab.note(format!(
+        "the agent made {} writes and {} requests, at most {busiest} in 10 s",
+        writes.count(),
+        requests.count()
+    ));
+    let evictions = writes.filter(|request| request.subresource == "eviction");
+    ensure!(
+        writes.count() - evictions.count() <= 14,
+        "{} writes beside evictions: {:#?}",
+        writes.count() - evictions.count(),
+        writes.all()
+    );
+    ensure!(
+        busiest <= BUSY,
+        "{busiest} requests in 10 s: {:#?}",
+        requests.all()
+    );
+
+    // What is Completed is not begun again, whatever restarts.
+    node.kill_agent()?;
+    node.reboot()?;
+    fleet.wait_until_available()?;
+    ensure!(
+        told.status()?["phase"] == "Completed",
+        "{:#}",
+        told.status()?
+    );
+    ensure!(node.history()?.len() == 1, "{:?}", node.history());
+    told.delete()
+}
+
+fn budget(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let fleet = Fleet::start(lab, 1)?;
+    fleet.deploy("web", 1, Some(0))?;
+    let node = fleet.node(0);
+    let from = fleet.publish("v1.1.0")?;
+    let change = json!({"drain": {"timeout": "15s"}});
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &change)?;
+    let named = |status: &Value| {
+        let message = status["message"].as_str().unwrap_or_default();
+        message.contains(&format!("pod {}/web-", fleet.name()))
+            && message.contains("budget web needs")
+    };
+    told.wait_until("names pod and budget while it drains", |status| {
+        status["phase"] == "Draining" && named(status)
+    })?;
+    ensure!(!schedulable(node)?, "it drains without a cordon");
+    let failed = told.wait_for("Failed")?;
+    ensure!(
+        failed["failureReason"] == "DrainTimeout" && named(&failed),
+        "{failed:#}"
+    );
+    // The end is told once the cordon is taken back.
+    ensure!(schedulable(node)?, "{:#}", node.object()?);
+    ensure!(node.boots().len() == 1, "it rebooted undrained");
+    ensure!(
+        node.pods()?.iter().all(|pod| pod.ready && !pod.leaving),
+        "{:?}",
+        node.pods()
+    );
+
+    // An operator who wants it all the same says so.
+    told.patch(&json!({"attempt": 1, "drain": {"timeout": "5s", "onTimeout": "Force"}}))?;
+    told.wait_until("is through", |status| {
+        status["attempt"] == 1 && status["phase"] == "Completed"
+    })?;
+    fleet.wait_until_available()?;
+    ensure!(
+        schedulable(node)? && node.boots().len() == 2,
+        "{:#}",
+        node.object()?
+    );
+    told.delete()
+}
+
+fn rolled_back(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let fleet = Fleet::start(lab, 1)?;
+    let node = fleet.node(0);
+    let failing = Health::Failing {
+        check: "required.d/50-app".to_owned(),
+        output: "refused".to_owned(),
+    };
+    node.set_health("v1.1.0", failing)?;
+    let from = fleet.publish("v1.1.0")?;
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
+    let back = told.wait_for("RolledBack")?;
+    ensure!(
+        back["failureReason"] == "HealthCheckFailed"
+            && back["message"] == "health check required.d/50-app failed: refused"
+            && back["currentVersion"] == "v1.0.0",
+        "{back:#}"
+    );
+    fleet.wait_until_available()?;
+    ensure!(schedulable(node)?, "{:#}", node.object()?);
+    node.reboot()?;
+    fleet.wait_until_available()?;
+    ensure!(node.history()?.len() == 1, "{:?}", node.history());
+    told.delete()?;
+
+    // Another object for the same image is refused by what the node remembers; a raised attempt is not.
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
+    let refused = told.wait_for("Rejected")?;
+    ensure!(refused["failureReason"] == "FailedBefore", "{refused:#}");
+    node.set_health("v1.1.0", Health::Healthy)?;
+    told.patch(&json!({"attempt": 1}))?;
+    told.wait_until("is through", |status| {
+        status["attempt"] == 1 && status["phase"] == "Completed"
+    })?;
+    told.delete()
+}
+
+fn foreign_cordon(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let fleet = Fleet::start(lab, 1)?;
+    let node = fleet.node(0);
+    fleet.admin().run(&["cordon", node.name()])?;
+    let from = fleet.publish("v1.1.0")?;
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
+    told.wait_for("Completed")?;
+    let object = node.object()?;
+    ensure!(
+        object["spec"]["unschedulable"] == true
+            && object["metadata"]["annotations"]["monok8s.io/cordoned-by"].is_null(),
+        "{object:#}"
+    );
+    fleet.admin().run(&["uncordon", node.name()])?;
+    told.delete()
+}
+
+fn rejected(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let fleet = Fleet::start(lab, 1)?;
+    let node = fleet.node(0);
+    let from = fleet.publish("v0.9.0")?;
+    let before = node.boot()?;
+    let mut checksum = from.1.checksum.clone();
+    checksum.truncate(20);
+    let image = json!({"version": "v1.1.0", "url": from.0, "checksum": checksum});
+    for (version, change, reason) in [
+        ("v0.9.0", json!({}), "Downgrade"),
+        ("v1.1.0", json!({"image": image}), "InvalidChecksum"),
+    ] {
+        let told = Told::apply(&fleet, node, version, &from, &change)?;
+        let status = told.wait_for("Rejected")?;
+        ensure!(status["failureReason"] == reason, "{status:#}");
+        told.delete()?;
+    }
+    // An image that is another version than it is said to be fails before it is activated.
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
+    let status = told.wait_for("Failed")?;
+    ensure!(status["failureReason"] == "VersionMismatch", "{status:#}");
+    told.delete()?;
+    // Another Node of that name was meant.
+    let other = json!({"nodeUID": "00000000-0000-0000-0000-000000000000"});
+    let told = Told::apply(&fleet, node, "v0.9.0", &from, &other)?;
+    // Allowed by name.
+    let allowed = json!({"allowDowngrade": true});
+    ensure!(told.status()?.is_null(), "{:#}", told.status()?);
+    told.delete()?;
+    let told = Told::apply(&fleet, node, "v0.9.0", &from, &allowed)?;
+    told.wait_for("Completed")?;
+    ensure!(
+        before.version == "v1.0.0" && node.boot()?.version == "v0.9.0",
+        "{:?}",
+        node.boots()
+    );
+    told.delete()
+}
+
+fn edited_and_deleted(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let fleet = Fleet::start(lab, 1)?;
+    let node = fleet.node(0);
+    let from = fleet.publish("v1.1.0")?;
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({"action": "Stage"}))?;
+    told.wait_for("Staged")?;
+    let (url, image) = fleet.publish("v1.2.0")?;
+    let image =
+        json!({"version": "v1.2.0", "url": url, "checksum": image.checksum, "size": image.size});
+    told.patch(&json!({"image": image}))?;
+    let staged = told.wait_until("staged anew", |status| {
+        status["phase"] == "Staged" && status["targetVersion"] == "v1.2.0"
+    })?;
+    ensure!(staged["currentVersion"] == "v1.0.0", "{staged:#}");
+    told.delete()?;
+    let state = node.root().join("data/slotd/state.json");
+    wait_until("nothing staged", PATIENCE, || {
+        let state: Value = serde_json::from_slice(&std::fs::read(&state)?)?;
+        ensure!(state["record"]["at"] == "idle", "{state:#}");
+        Ok(())
+    })?;
+    ensure!(node.boots().len() == 1, "{:?}", node.boots());
+    let ends: Vec<String> = node
+        .history()?
+        .into_iter()
+        .map(|entry| entry.result)
+        .collect();
+    ensure!(ends == ["Cancelled", "Cancelled"], "{ends:?}");
+    Ok(())
+}
+
+fn api_server_away(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let fleet = Fleet::start(lab, 1)?;
+    let node = fleet.node(0);
+    node.set_health("v1.1.0", Health::Waiting)?;
+    let from = fleet.publish("v1.1.0")?;
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
+    wait_until("the trial boot", PATIENCE, || {
+        ensure!(node.boot()?.version == "v1.1.0", "{:?}", node.boots());
+        Ok(())
+    })?;
+    let away = fleet.plane().stop_api_server()?;
+    node.set_health("v1.1.0", Health::Healthy)?;
+    wait_until("the confirmation, told to nobody", PATIENCE, || {
+        let history = node.history()?;
+        ensure!(
+            history
+                .last()
+                .is_some_and(|entry| entry.result == "Completed"),
+            "{history:?}"
+        );
+        Ok(())
+    })?;
+    away.end()?;
+    let completed = told.wait_for("Completed")?;
+    ensure!(completed["currentVersion"] == "v1.1.0", "{completed:#}");
+    fleet.wait_until_available()?;
+    ensure!(schedulable(node)?, "{:#}", node.object()?);
+
+    // Away while staging: the node stages, and waits undrained until it is back.
+    let from = fleet.publish("v1.2.0")?;
+    told.delete()?;
+    let told = Told::apply(&fleet, node, "v1.2.0", &from, &json!({"action": "Stage"}))?;
+    told.wait_for("Staged")?;
+    told.patch(&json!({"action": "Activate"}))?;
+    told.wait_for("Completed")?;
+    told.delete()
+}
