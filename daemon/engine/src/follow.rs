@@ -228,13 +228,14 @@ fn explain(upgrade: &mut Upgrade, event: &Seen, from: Point) {
     }
 }
 
-/// The look into the image refused it: that will not change by trying again.
+/// The look into the image refused it: that will not change by trying again. A refusal with a code is about what was asked
+/// of the image (`VersionMismatch`, `Downgrade`), which another request may ask otherwise.
 fn remember_refusal(record: &mut Record) {
     let failure = record
         .upgrade
         .as_ref()
         .and_then(|upgrade| upgrade.failure.as_ref());
-    if failure.is_some_and(|failure| failure.kind == ErrorKind::Reject) {
+    if failure.is_some_and(|failure| failure.kind == ErrorKind::Reject && failure.code.is_none()) {
         remember(record);
     }
 }

@@ -401,3 +401,16 @@ fn a_cancel_that_meets_an_armed_trial_is_heard_before_the_reboot() {
         assert_eq!(step.command, Command::Disarm { slot: Slot::B }, "{at:?}");
     }
 }
+
+#[test]
+fn what_was_refused_for_what_was_asked_of_it_is_not_remembered_as_a_bad_image() {
+    let seen = world(Slot::A, SlotState::Empty, 1);
+    for (code, remembered) in [(None, 1), (Some("VersionMismatch"), 0)] {
+        let mut failure = Failure::new(ErrorKind::Reject, "it does not fit");
+        failure.code = code.map(str::to_owned);
+        let outcome = Outcome::Failed(failure);
+        let step = next(&record(Point::PrepareBoot), &seen, Some(&outcome));
+        assert_eq!(step.command, Command::Discard { slot: Slot::B });
+        assert_eq!(step.record.refused.len(), remembered, "{code:?}");
+    }
+}

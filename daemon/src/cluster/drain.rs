@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::error::{ClusterError, answer};
+use super::error::{ClusterError, ask};
 use super::identity::Identity;
 use super::own_node::OwnNode;
 use super::time::Backoff;
@@ -194,10 +194,7 @@ impl Evictions {
     async fn round(&mut self) -> Result<Vec<String>, ClusterError> {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let own = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
-        let pods = pods
-            .list(&own)
-            .await
-            .map_err(ClusterError::api("list this node's pods"))?;
+        let pods = ask("list this node's pods", pods.list(&own)).await?;
         let mut left = Vec::new();
         self.kept = false;
         for pod in pods.items.iter().filter(|pod| has_to_go(pod)) {
@@ -231,18 +228,14 @@ impl Evictions {
             }),
             ..EvictParams::default()
         };
-        match pods.evict(name, &parameters).await {
+        match ask("evict a pod", pods.evict(name, &parameters)).await {
             Ok(_) => {
                 info!(namespace, name, "evicted");
                 Evicted::Ends
             }
-            Err(kube::Error::Api(status)) => match status.code {
-                // Gone, or another one of its name is there: the next look tells.
-                404 | 409 => Evicted::Ends,
-                429 => Evicted::Kept(kept(&status)),
-                _ => Evicted::Kept(status.message.clone()),
-            },
-            Err(error) => Evicted::Kept(answer(&error)),
+            // Gone, or another one of its name is there: the next look tells.
+            Err(error) if matches!(error.code(), Some(404 | 409)) => Evicted::Ends,
+            Err(error) => Evicted::Kept(error.status().map_or_else(|| error.to_string(), kept)),
         }
     }
 }

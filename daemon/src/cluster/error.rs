@@ -2,11 +2,15 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use kube::runtime::watcher;
 use thiserror::Error;
 
 use crate::error::ErrorKind;
+
+/// How long an answer other than a watch may take.
+pub(super) const ANSWER: Duration = Duration::from_secs(30);
 
 /// Why the cluster could not be asked or told.
 #[derive(Debug, Error)]
@@ -46,6 +50,12 @@ pub enum ClusterError {
         #[source]
         source: Box<kube::Error>,
     },
+    /// The API server did not answer in time.
+    #[error("cannot {action}: the API server did not answer within {seconds} s", seconds = ANSWER.as_secs())]
+    Silent {
+        /// What was tried.
+        action: &'static str,
+    },
     /// The API server lists objects without saying from where on to watch them.
     #[error("cannot watch this node's progress objects: their list has no version")]
     Unwatchable,
@@ -75,15 +85,20 @@ impl ClusterError {
         }
     }
 
-    /// The HTTP status that the API server answered with.
-    pub(super) fn code(&self) -> Option<u16> {
+    /// What the API server answered.
+    pub(super) fn status(&self) -> Option<&kube::core::Status> {
         match self {
             Self::Api { source, .. } => match &**source {
-                kube::Error::Api(status) => Some(status.code),
+                kube::Error::Api(status) => Some(status),
                 _ => None,
             },
             _ => None,
         }
+    }
+
+    /// The HTTP status that it answered with.
+    pub(super) fn code(&self) -> Option<u16> {
+        self.status().map(|status| status.code)
     }
 
     /// What to do about it.
@@ -93,6 +108,7 @@ impl ClusterError {
             Self::Kubeconfig { .. }
             | Self::Credential { .. }
             | Self::Api { .. }
+            | Self::Silent { .. }
             | Self::Unwatchable => ErrorKind::Retry,
 
             Self::NoNode { .. } => ErrorKind::Configuration,
@@ -100,9 +116,23 @@ impl ClusterError {
     }
 }
 
+/// What the API server answers to a request, within the time that an answer may take.
+///
+/// # Errors
+/// When it refuses, or answers nothing.
+pub(super) async fn ask<T>(
+    action: &'static str,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, ClusterError> {
+    match tokio::time::timeout(ANSWER, request).await {
+        Ok(answer) => answer.map_err(ClusterError::api(action)),
+        Err(_) => Err(ClusterError::Silent { action }),
+    }
+}
+
 /// What the API server said, or why it said nothing: the library's own words repeat the one as a structure and leave the
 /// other out.
-pub(super) fn answer(error: &kube::Error) -> String {
+fn answer(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
         return status.message.clone();
     }

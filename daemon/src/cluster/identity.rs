@@ -3,19 +3,15 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use kube::Client;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use x509_parser::pem::Pem;
 
-use super::error::ClusterError;
+use super::error::{ANSWER, ClusterError};
 
 /// What a node's user is called in front of its name (the Node authorizer's rule).
 const NODE_USER: &str = "system:node:";
-
-/// How long an answer other than a watch may take.
-const ANSWER: Duration = Duration::from_secs(30);
 
 /// A client that speaks for this node.
 #[derive(Clone)]
@@ -53,6 +49,8 @@ pub(super) async fn load(path: &Path) -> Result<Identity, ClusterError> {
             .await
             .map_err(trouble)?;
     config.connect_timeout = Some(ANSWER);
+    // A 429 of the Eviction API is an answer, and pauses are ours.
+    config.default_retry = false;
     let client = Client::try_from(config).map_err(ClusterError::api("make a client"))?;
     Ok(Identity {
         client,

@@ -9,7 +9,7 @@ use slotd_crds::names::{
     version_label,
 };
 
-use super::error::ClusterError;
+use super::error::{ClusterError, ask};
 use super::report::NodeFacts;
 use crate::status::SlotLetter;
 
@@ -36,10 +36,7 @@ impl OwnNode {
     /// # Errors
     /// When the API server does not tell.
     pub(super) async fn get(&self) -> Result<Node, ClusterError> {
-        self.api
-            .get(&self.name)
-            .await
-            .map_err(ClusterError::api("read this node's own Node"))
+        ask("read this node's own Node", self.api.get(&self.name)).await
     }
 
     /// Says on the Node what runs, where it does not say so yet.
@@ -95,10 +92,8 @@ impl OwnNode {
     }
 
     async fn patch(&self, patch: &Value, action: &'static str) -> Result<Node, ClusterError> {
-        self.api
-            .patch(&self.name, &PatchParams::default(), &Patch::Merge(patch))
-            .await
-            .map_err(ClusterError::api(action))
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(patch));
+        ask(action, self.api.patch(&self.name, &parameters, &patch)).await
     }
 }
 

@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 
 use super::ClusterAccess;
 use super::drain::Lender;
-use super::error::ClusterError;
+use super::error::{ClusterError, ask};
 use super::identity::{self, Identity};
 use super::own_node::{OwnNode, cordoned_by_us};
 use super::report::{self, News, NodeFacts};
@@ -347,12 +347,9 @@ impl<'a> Side<'a> {
             return Ok(None);
         };
         let name = object.metadata.name.as_deref().unwrap_or_default();
-        let written = self
-            .statuses
-            .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
-            .await
-            .map_err(ClusterError::api("write the status of a progress object"));
-        match written {
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(&patch));
+        let request = self.statuses.patch_status(name, &parameters, &patch);
+        match ask("write the status of a progress object", request).await {
             Ok(object) => {
                 self.written.insert(uid, Instant::now());
                 self.watch.wrote(object);
