@@ -39,9 +39,11 @@ pub(super) fn message(record: &Record, command: &Command) -> Option<String> {
             Some(reason) => format!("next try in {seconds} s: {reason}"),
             None => format!("next look in {seconds} s"),
         }),
-        Command::Rest if record.at == Point::Staged => {
-            Some(String::from("waits for slotd activate"))
-        }
+        Command::Rest if record.at == Point::Staged => Some(String::from(if for_cluster(record) {
+            "waits for the cluster to activate it"
+        } else {
+            "waits for slotd activate"
+        })),
         Command::Reboot { .. } => Some(String::from("rebooting")),
         Command::RunChecks { .. } => Some(String::from("health checks run")),
         Command::AwaitBootComplete { .. } => {
@@ -49,6 +51,12 @@ pub(super) fn message(record: &Record, command: &Command) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Whether the upgrade under way was begun for an object of the cluster.
+fn for_cluster(record: &Record) -> bool {
+    let request = record.upgrade.as_ref().and_then(|own| own.request.as_ref());
+    request.is_some_and(|request| request.task.is_some())
 }
 
 #[cfg(test)]

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::api::installed;
 use super::on_stand_ins;
-use crate::artifacts::Image;
-use crate::cluster::{Client, wait_until};
+use super::told::{Told, schedulable};
+use crate::cluster::wait_until;
 use crate::lab::Lab;
 use crate::runner::Test;
-use crate::standin::{Fleet, Health, StandIn};
+use crate::standin::{Fleet, Health};
 
 /// Many times what anything takes on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -46,87 +46,7 @@ pub(super) fn tests() -> Vec<Test> {
             "cluster/an-object-is-edited-and-deleted-while-its-node-stages",
             edited_and_deleted,
         ),
-        on_stand_ins(
-            "cluster/a-node-confirms-while-the-api-server-is-away",
-            api_server_away,
-        ),
     ]
-}
-
-/// A progress object for one node.
-struct Told<'a> {
-    admin: &'a Client,
-    name: String,
-}
-
-impl<'a> Told<'a> {
-    /// Makes it, changed as given.
-    fn apply(
-        fleet: &'a Fleet<'_>,
-        node: &StandIn,
-        version: &str,
-        from: &(String, Image),
-        change: &Value,
-    ) -> Result<Self> {
-        let name = format!("{}-by-hand", node.name());
-        let mut spec = json!({
-            "nodeName": node.name(),
-            "image": {"version": version, "url": from.0, "checksum": from.1.checksum, "size": from.1.size},
-            "action": "Activate",
-        });
-        for (key, value) in change.as_object().context("a change is a map")? {
-            spec[key] = value.clone();
-        }
-        let document = json!({
-            "apiVersion": "monok8s.io/v1alpha1",
-            "kind": "OSUpgradeProgress",
-            "metadata": {"name": name},
-            "spec": spec,
-        });
-        fleet.admin().apply(&document.to_string())?;
-        Ok(Self {
-            admin: fleet.admin(),
-            name,
-        })
-    }
-
-    fn status(&self) -> Result<Value> {
-        let object = self.admin.json(&["get", "osupgradeprogress", &self.name])?;
-        Ok(object["status"].clone())
-    }
-
-    /// Waits for a phase of the attempt; the status then.
-    fn wait_for(&self, phase: &str) -> Result<Value> {
-        self.wait_until(phase, |status| status["phase"] == phase)
-    }
-
-    fn wait_until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
-        wait_until(&format!("{} {what}", self.name), PATIENCE, || {
-            let status = self.status()?;
-            ensure!(holds(&status), "its status is {status:#}");
-            Ok(status)
-        })
-    }
-
-    fn patch(&self, spec: &Value) -> Result<()> {
-        let patch = json!({"spec": spec}).to_string();
-        let arguments = ["--type=merge", "--patch", &patch];
-        self.admin
-            .run(&[&["patch", "osupgradeprogress", &self.name][..], &arguments].concat())
-            .map(drop)
-    }
-
-    fn delete(&self) -> Result<()> {
-        self.admin
-            .run(&["delete", "osupgradeprogress", &self.name])
-            .map(drop)
-    }
-}
-
-fn schedulable(node: &StandIn) -> Result<bool> {
-    let object = node.object()?;
-    let mark = &object["metadata"]["annotations"]["monok8s.io/cordoned-by"];
-    Ok(object["spec"]["unschedulable"].is_null() && mark.is_null())
 }
 
 fn upgrade(lab: &Lab) -> Result<()> {
@@ -403,43 +323,4 @@ fn edited_and_deleted(lab: &Lab) -> Result<()> {
         .collect();
     ensure!(ends == ["Cancelled", "Cancelled"], "{ends:?}");
     Ok(())
-}
-
-fn api_server_away(lab: &Lab) -> Result<()> {
-    installed(lab)?;
-    let fleet = Fleet::start(lab, 1)?;
-    let node = fleet.node(0);
-    node.set_health("v1.1.0", Health::Waiting)?;
-    let from = fleet.publish("v1.1.0")?;
-    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
-    wait_until("the trial boot", PATIENCE, || {
-        ensure!(node.boot()?.version == "v1.1.0", "{:?}", node.boots());
-        Ok(())
-    })?;
-    let away = fleet.plane().stop_api_server()?;
-    node.set_health("v1.1.0", Health::Healthy)?;
-    wait_until("the confirmation, told to nobody", PATIENCE, || {
-        let history = node.history()?;
-        ensure!(
-            history
-                .last()
-                .is_some_and(|entry| entry.result == "Completed"),
-            "{history:?}"
-        );
-        Ok(())
-    })?;
-    away.end()?;
-    let completed = told.wait_for("Completed")?;
-    ensure!(completed["currentVersion"] == "v1.1.0", "{completed:#}");
-    fleet.wait_until_available()?;
-    ensure!(schedulable(node)?, "{:#}", node.object()?);
-
-    // Away while staging: the node stages, and waits undrained until it is back.
-    let from = fleet.publish("v1.2.0")?;
-    told.delete()?;
-    let told = Told::apply(&fleet, node, "v1.2.0", &from, &json!({"action": "Stage"}))?;
-    told.wait_for("Staged")?;
-    told.patch(&json!({"action": "Activate"}))?;
-    told.wait_for("Completed")?;
-    told.delete()
 }

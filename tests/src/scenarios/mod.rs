@@ -1,6 +1,7 @@
 //! All tests that are more than a crate's own.
 
 mod agent;
+mod agent_trouble;
 mod api;
 mod control_plane;
 mod health;
@@ -9,6 +10,7 @@ mod power_cuts;
 mod reference_disk;
 mod refusals;
 mod stand_ins;
+mod told;
 mod upgrades;
 mod writer;
 
@@ -23,6 +25,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(api::tests());
     tests.extend(stand_ins::tests());
     tests.extend(agent::tests());
+    tests.extend(agent_trouble::tests());
     tests.extend(reference_disk::tests());
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());

@@ -1,0 +1,216 @@
+//! The agent when its cluster is in trouble: the API server away, objects and kinds that go and come back, an agent that dies.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use super::api::installed;
+use super::on_stand_ins;
+use super::told::{Told, schedulable};
+use crate::cluster::wait_until;
+use crate::lab::Lab;
+use crate::runner::Test;
+use crate::standin::{Fleet, FleetOptions, Health};
+
+/// Many times what anything takes on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Requests that one agent may make in ten seconds while nothing can work: no busy loop.
+const BUSY: usize = 40;
+
+pub(super) fn tests() -> Vec<Test> {
+    vec![
+        on_stand_ins(
+            "cluster/a-node-confirms-while-the-api-server-is-away",
+            confirms_alone,
+        ),
+        on_stand_ins(
+            "cluster/a-node-stages-while-the-api-server-is-away-and-waits-undrained",
+            waits_undrained,
+        ),
+        on_stand_ins(
+            "cluster/an-agent-that-is-killed-in-any-phase-goes-on",
+            killed,
+        ),
+        on_stand_ins(
+            "cluster/an-agent-outlives-its-kind-and-its-node-object",
+            recreated,
+        ),
+    ]
+}
+
+fn confirms_alone(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let fleet = Fleet::start(lab, 1)?;
+    let node = fleet.node(0);
+    node.set_health("v1.1.0", Health::Waiting)?;
+    let from = fleet.publish("v1.1.0")?;
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
+    wait_until("the trial boot", PATIENCE, || {
+        ensure!(node.boot()?.version == "v1.1.0", "{:?}", node.boots());
+        Ok(())
+    })?;
+    let away = fleet.plane().stop_api_server()?;
+    node.set_health("v1.1.0", Health::Healthy)?;
+    wait_until("the confirmation, told to nobody", PATIENCE, || {
+        let history = node.history()?;
+        ensure!(
+            history
+                .last()
+                .is_some_and(|entry| entry.result == "Completed"),
+            "{history:?}"
+        );
+        Ok(())
+    })?;
+    away.end()?;
+    let completed = told.wait_for("Completed")?;
+    ensure!(completed["currentVersion"] == "v1.1.0", "{completed:#}");
+    fleet.wait_until_available()?;
+    ensure!(schedulable(node)?, "{:#}", node.object()?);
+    told.delete()
+}
+
+fn waits_undrained(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let slowly = "fetch: {rateLimit: 512KiB}\n".to_owned();
+    let fleet = Fleet::start_with(
+        lab,
+        &FleetOptions {
+            nodes: 1,
+            buses: true,
+            configuration: vec![("50-slowly".to_owned(), slowly)],
+            ..FleetOptions::default()
+        },
+    )?;
+    fleet.deploy("web", 1, None)?;
+    let node = fleet.node(0);
+    let from = fleet.publish("v1.1.0")?;
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
+    told.wait_for("Downloading")?;
+    let away = fleet.plane().stop_api_server()?;
+    wait_until("a node that waits undrained", PATIENCE, || {
+        let status = node.bus().status()?;
+        let unreachable = status["conditions"]
+            .as_array()
+            .is_some_and(|all| all.iter().any(|one| one["type"] == "ClusterUnreachable"));
+        ensure!(
+            status["upgrade"]["phase"] == "Staged"
+                && status["upgrade"]["message"] == "waits for the cluster to activate it"
+                && unreachable,
+            "{status:#}"
+        );
+        Ok(())
+    })?;
+    ensure!(
+        node.boots().len() == 1,
+        "it rebooted undrained: {:?}",
+        node.boots()
+    );
+    away.end()?;
+    told.wait_for("Completed")?;
+    fleet.wait_until_available()?;
+    wait_until("a status without trouble", PATIENCE, || {
+        let status = node.bus().status()?;
+        ensure!(status["conditions"] == json!([]), "{status:#}");
+        Ok(())
+    })?;
+    told.delete()
+}
+
+fn killed(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let slowly = "fetch: {rateLimit: 1MiB}\n".to_owned();
+    let fleet = Fleet::start_with(
+        lab,
+        &FleetOptions {
+            nodes: 1,
+            configuration: vec![("50-slowly".to_owned(), slowly)],
+            ..FleetOptions::default()
+        },
+    )?;
+    let node = fleet.node(0);
+    let mut number = 0;
+    for phase in ["Downloading", "Staged", "Draining", "Confirming"] {
+        number += 1;
+        let version = format!("v1.{number}.0");
+        let from = fleet.publish(&version)?;
+        let action = if phase == "Staged" {
+            "Stage"
+        } else {
+            "Activate"
+        };
+        if phase == "Draining" {
+            // It keeps the node draining until the agent was killed.
+            fleet.deploy("web", 1, None)?;
+            node.keep_pods_ending();
+        }
+        if phase == "Confirming" {
+            node.set_health(&version, Health::Waiting)?;
+        }
+        let told = Told::apply(&fleet, node, &version, &from, &json!({"action": action}))?;
+        told.wait_for(phase)?;
+        let starts = node.agent_starts();
+        node.kill_agent()?;
+        wait_until("another agent", PATIENCE, || {
+            ensure!(
+                node.agent_starts() > starts,
+                "the agent was started {starts} times"
+            );
+            Ok(())
+        })?;
+        match phase {
+            "Staged" => told.patch(&json!({"action": "Activate"}))?,
+            "Draining" => {
+                ensure!(!schedulable(node)?, "the cordon was lost with the agent");
+                node.let_pods_end();
+            }
+            "Confirming" => node.set_health(&version, Health::Healthy)?,
+            _ => {}
+        }
+        let completed = told.wait_for("Completed")?;
+        ensure!(completed["currentVersion"] == version, "{completed:#}");
+        fleet.wait_until_available()?;
+        ensure!(schedulable(node)?, "{:#}", node.object()?);
+        told.delete()?;
+    }
+    let results: Vec<String> = node
+        .history()?
+        .into_iter()
+        .map(|entry| entry.result)
+        .collect();
+    ensure!(results == ["Completed"; 4], "{results:?}");
+    node.sound()
+}
+
+fn recreated(lab: &Lab) -> Result<()> {
+    let admin = installed(lab)?;
+    let fleet = Fleet::start(lab, 1)?;
+    let node = fleet.node(0);
+    let kind = "crd/osupgradeprogresses.monok8s.io";
+    admin.run(&["delete", kind])?;
+    let log = fleet.plane().audit_log()?;
+    // An agent that starts without the kind waits for it.
+    node.kill_agent()?;
+    // The Node comes back under its name as another one, without labels.
+    admin.run(&["delete", "node", node.name()])?;
+    node.stop_kubelet();
+    node.start_kubelet();
+    node.wait_until_heard()?;
+    wait_until("labels on the new Node", PATIENCE, || {
+        let labels = &node.object()?["metadata"]["labels"];
+        ensure!(labels["monok8s.io/agent"] == "true", "{labels:#}");
+        Ok(())
+    })?;
+    let user = format!("system:node:{}", node.name());
+    let busiest = log
+        .requests()?
+        .of_user(&user)
+        .most_within(Duration::from_secs(10));
+    ensure!(busiest <= BUSY, "{busiest} requests in 10 s");
+    installed(lab)?;
+    let from = fleet.publish("v1.1.0")?;
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
+    told.wait_for("Completed")?;
+    told.delete()
+}
