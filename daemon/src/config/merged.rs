@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use slotd_image::Secret;
 
+use super::ConfigError;
 use super::fragment::{Fragment, Leaf};
 use super::scalar::{
     AutoPath, Bytes, FilePath, HttpProbe, LoaderChoice, Locator, Shown, Span, WebUrl,
@@ -151,7 +152,10 @@ impl Default for Merged {
 impl Merged {
     /// Lays one file over what is there: each key that it has wins; maps are merged, lists replaced, and `null` goes
     /// back to the default, for a map in all of it.
-    pub(super) fn take(&mut self, fragment: Fragment, file: &Path) {
+    ///
+    /// # Errors
+    /// When the file says two things of one header.
+    pub(super) fn take(&mut self, fragment: Fragment, file: &Path) -> Result<(), ConfigError> {
         let file = &Arc::new(file.to_path_buf());
         let preset = Self::default();
         let slots = fragment.slots.section();
@@ -160,7 +164,7 @@ impl Merged {
         let health = fragment.health.section();
         let fetch = fragment.fetch.section();
         let install = fragment.install.section();
-        self.take_headers(fetch.headers, file);
+        self.take_headers(fetch.headers, file)?;
         macro_rules! take {
             ($($field:ident: $from:ident.$key:ident,)*) => {
                 $(self.$field.take($from.$key, preset.$field, file);)*
@@ -182,9 +186,14 @@ impl Merged {
             rate_limit: fetch.rate_limit, window_limit: fetch.window_limit,
             require_agent: install.require_agent, require_checksum: install.require_checksum,
         }
+        Ok(())
     }
 
-    fn take_headers(&mut self, headers: Leaf<BTreeMap<String, Leaf<Secret>>>, file: &Arc<PathBuf>) {
+    fn take_headers(
+        &mut self,
+        headers: Leaf<BTreeMap<String, Leaf<Secret>>>,
+        file: &Arc<PathBuf>,
+    ) -> Result<(), ConfigError> {
         match headers {
             Leaf::Absent => {}
             Leaf::Reset(line) => {
@@ -192,9 +201,10 @@ impl Merged {
                     header.take(Leaf::<Secret>::Reset(line), Sourced::preset(None), file);
                 }
             }
+            // Names of headers are equal whatever their case (RFC 9110, 5.1).
             Leaf::Value(headers, _) => {
+                each_header_once(&headers, file)?;
                 for (name, leaf) in headers {
-                    // Names of headers are equal whatever their case (RFC 9110, 5.1).
                     self.headers
                         .retain(|known, _| !known.eq_ignore_ascii_case(&name));
                     let mut header = Sourced::preset(None);
@@ -203,6 +213,7 @@ impl Merged {
                 }
             }
         }
+        Ok(())
     }
 
     /// Every value, in the order of the documentation.
@@ -251,6 +262,35 @@ impl Merged {
         }
         all
     }
+}
+
+/// One file's headers: of two spellings of one name, one would be lost. YAML's own rule finds equal spellings only.
+fn each_header_once(
+    headers: &BTreeMap<String, Leaf<Secret>>,
+    file: &Arc<PathBuf>,
+) -> Result<(), ConfigError> {
+    let mut in_order: Vec<(u64, &String)> = headers
+        .iter()
+        .map(|(name, leaf)| (leaf.line(), name))
+        .collect();
+    in_order.sort();
+    let mut earlier: Vec<(u64, &String)> = Vec::new();
+    for (line, name) in in_order {
+        if let Some((first, other)) = earlier
+            .iter()
+            .find(|(_, other)| other.eq_ignore_ascii_case(name))
+        {
+            return Err(ConfigError::value(
+                "fetch.headers",
+                &Origin::File(Arc::clone(file), line),
+                &format!(
+                    "{name} is the header {other} of line {first}: names of headers are equal whatever their case"
+                ),
+            ));
+        }
+        earlier.push((line, name));
+    }
+    Ok(())
 }
 
 impl<T: Shown> Shown for Option<T> {

@@ -103,7 +103,7 @@ pub fn load(root: &Path) -> Result<Settings, ConfigError> {
             }
             Err(error) => return Err(ConfigError::read(&path, error)),
         };
-        merged.take(parse(&path, &text)?, &path);
+        merged.take(parse(&path, &text)?, &path)?;
     }
     Settings::from_merged(merged, files.warnings)
 }
