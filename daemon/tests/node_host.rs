@@ -365,6 +365,64 @@ fn an_unhealthy_trial_with_nothing_to_go_back_to_stays_unblessed_and_is_released
 }
 
 #[test]
+fn what_failed_before_belongs_to_one_trial_alone() {
+    let mut lab = Lab::new();
+    let remembers = |lab: &Lab| *lab.machine.remembers.lock().unwrap();
+    let agent = lab.install(0x7a);
+    assert_eq!(lab.reboot(agent), SlotName::B);
+    assert!(remembers(&lab), "the trial is judged by it");
+    // The trial never gets to its checks.
+    lab.node.power_cycle().unwrap();
+    lab.node.power_cycle().unwrap();
+    lab.new_boot();
+    assert_eq!(lab.node.power_cycle().unwrap(), Some(SlotName::A));
+    let agent = lab.agent();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "RolledBack"));
+    lab.reported();
+    let verdict = RunFiles::at(lab.path("run/slotd")).verdict();
+    let deadline = Instant::now() + SOON;
+    while !verdict.exists() {
+        assert!(Instant::now() < deadline, "never at rest");
+        std::thread::yield_now();
+    }
+    assert!(!remembers(&lab), "a trial that somebody else begins is not");
+    assert!(agent.shutdown(SOON));
+}
+
+#[test]
+fn a_reboot_that_leads_to_no_trial_keeps_no_failed_units() {
+    let mut lab = Lab::new();
+    let remembers = |lab: &Lab| *lab.machine.remembers.lock().unwrap();
+    let agent = lab.install(0x7b);
+    assert_eq!(lab.reboot(agent), SlotName::B);
+    let agent = lab.agent();
+    RunFiles::at(lab.path("run/slotd"))
+        .announce_boot_complete()
+        .unwrap();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "Completed"));
+    lab.reported();
+    agent.rollback().unwrap();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.step == "reboot"));
+    assert_eq!(lab.reboot(agent), SlotName::A);
+    assert_eq!(*lab.machine.reboots.lock().unwrap(), [false, false]);
+    assert!(!remembers(&lab), "a rollback's reboot");
+
+    // A trial that was taken back before it ran: what somebody else arms next is another one.
+    let agent = lab.agent();
+    agent.install(lab.request(0x7c)).unwrap();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.step == "reboot"));
+    let deadline = Instant::now() + SOON;
+    while !remembers(&lab) {
+        assert!(Instant::now() < deadline, "the trial's reboot");
+        std::thread::yield_now();
+    }
+    agent.cancel(agent.upgrade().id.unwrap()).unwrap();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "Idle"));
+    assert!(!remembers(&lab), "taken back");
+    assert!(agent.shutdown(SOON));
+}
+
+#[test]
 fn a_node_without_slots_says_why_and_refuses_to_install() {
     let lab = Lab::new();
     fs::remove_dir_all(lab.path("sys/class/block")).unwrap();

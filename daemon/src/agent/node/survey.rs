@@ -48,6 +48,18 @@ impl NodeHost {
         })
     }
 
+    /// Whether the other slot is armed: then the reboot that is due leads into its trial. A rollback's leads to a slot that
+    /// is good.
+    pub(super) fn reboots_into_trial(&self) -> bool {
+        let (Some(table), Some(loader), _) = self.look() else {
+            return false;
+        };
+        table
+            .booted
+            .slot()
+            .is_some_and(|booted| matches!(loader.slot(!booted), SlotState::Trial { .. }))
+    }
+
     fn boot_id(&self) -> Result<String, Failure> {
         Ok(self
             .proc_text("sys/kernel/random/boot_id")?
