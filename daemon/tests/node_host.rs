@@ -364,6 +364,60 @@ fn an_unhealthy_trial_with_nothing_to_go_back_to_stays_unblessed_and_is_released
     assert_eq!(*lab.machine.reloads.lock().unwrap(), 1);
 }
 
+/// A trial boot of slot B whose entry somebody removed.
+fn without_its_entry(lab: &mut Lab) {
+    let agent = lab.install(0x79);
+    assert_eq!(lab.reboot(agent), SlotName::B);
+    let entry = lab.node.esp().join("loader/entries/slotd-b+2-1.conf");
+    fs::remove_file(entry).unwrap();
+}
+
+#[test]
+fn a_counted_boot_that_nobody_remembers_and_whose_entry_is_gone_is_neither_kept_nor_rebooted() {
+    let mut lab = Lab::new();
+    without_its_entry(&mut lab);
+    fs::remove_file(lab.path("data/slotd/state.json")).unwrap();
+    let agent = lab.agent();
+    let run = RunFiles::at(lab.path("run/slotd"));
+    let deadline = Instant::now() + SOON;
+    while !run.settled().exists() {
+        assert!(Instant::now() < deadline, "{:?}", run.read_verdict());
+        std::thread::yield_now();
+    }
+    let Some(BootVerdict::Stays { reason }) = run.read_verdict().unwrap() else {
+        panic!("{:?}", run.read_verdict());
+    };
+    assert!(reason.contains("no entry any more"), "{reason}");
+    assert!(run.stays().exists() && !run.proven().exists());
+    assert_eq!(*lab.machine.reloads.lock().unwrap(), 1, "the drop-ins go");
+    assert_eq!(lab.entries(), ["slotd-a.conf"]);
+    let reboots = lab.machine.reboots.lock().unwrap().clone();
+    assert_eq!(reboots, [false], "the install's alone");
+    assert_eq!(lab.reboot(agent), SlotName::A);
+}
+
+#[test]
+fn a_trial_whose_entry_is_gone_is_never_called_good_and_ends_with_the_boot() {
+    let mut lab = Lab::new();
+    without_its_entry(&mut lab);
+    let agent = lab.agent();
+    let run = RunFiles::at(lab.path("run/slotd"));
+    run.announce_boot_complete().unwrap();
+    let blessing = agent.wait_for(SOON, |upgrade| {
+        upgrade.step == "markGood" && upgrade.failure.is_some()
+    });
+    assert!(blessing, "{:?} {:?}", agent.upgrade(), run.read_verdict());
+    assert!(!run.proven().exists());
+    assert_eq!(lab.entries(), ["slotd-a.conf"]);
+    let reboots = lab.machine.reboots.lock().unwrap().clone();
+    assert_eq!(reboots, [false], "the install's alone");
+    assert_eq!(lab.reboot(agent), SlotName::A);
+    let agent = lab.agent();
+    lab.reported();
+    assert_ne!(lab.history()[0].result, "Completed");
+    assert!(agent.shutdown(SOON));
+}
+
 #[test]
 fn what_failed_before_belongs_to_one_trial_alone() {
     let mut lab = Lab::new();

@@ -11,7 +11,7 @@ use crate::status::{Condition, LoaderStatus, NodeView, SlotLetter, SlotStatus};
 
 impl NodeHost {
     /// Slots and loader as far as they can be read, with the first thing that could not.
-    fn look(&self) -> (Option<SlotTable>, Option<LoaderState>, Option<Failure>) {
+    pub(super) fn look(&self) -> (Option<SlotTable>, Option<LoaderState>, Option<Failure>) {
         let table = match self.settings.table() {
             Ok(table) => table,
             Err(failure) => return (None, None, Some(failure)),
