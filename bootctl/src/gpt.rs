@@ -2,6 +2,9 @@
 //!
 //! Field offsets are those of the UEFI specification, chapter 5.3. Sector size, number of entries
 //! and entry size come from the disk. A damaged primary is answered with the backup.
+//!
+//! Our own: the `gpt` crate assumes 512-byte sectors and panics on entry sizes other than 128, and reading tables is at the
+//! heart of which partition gets written.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};

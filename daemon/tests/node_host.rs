@@ -364,6 +364,118 @@ fn an_unhealthy_trial_with_nothing_to_go_back_to_stays_unblessed_and_is_released
     assert_eq!(*lab.machine.reloads.lock().unwrap(), 1);
 }
 
+/// A trial boot of slot B whose entry somebody removed.
+fn without_its_entry(lab: &mut Lab) {
+    let agent = lab.install(0x79);
+    assert_eq!(lab.reboot(agent), SlotName::B);
+    let entry = lab.node.esp().join("loader/entries/slotd-b+2-1.conf");
+    fs::remove_file(entry).unwrap();
+}
+
+#[test]
+fn a_counted_boot_that_nobody_remembers_and_whose_entry_is_gone_is_neither_kept_nor_rebooted() {
+    let mut lab = Lab::new();
+    without_its_entry(&mut lab);
+    fs::remove_file(lab.path("data/slotd/state.json")).unwrap();
+    let agent = lab.agent();
+    let run = RunFiles::at(lab.path("run/slotd"));
+    let deadline = Instant::now() + SOON;
+    while !run.settled().exists() {
+        assert!(Instant::now() < deadline, "{:?}", run.read_verdict());
+        std::thread::yield_now();
+    }
+    let Some(BootVerdict::Stays { reason }) = run.read_verdict().unwrap() else {
+        panic!("{:?}", run.read_verdict());
+    };
+    assert!(reason.contains("no entry any more"), "{reason}");
+    assert!(run.stays().exists() && !run.proven().exists());
+    assert_eq!(*lab.machine.reloads.lock().unwrap(), 1, "the drop-ins go");
+    assert_eq!(lab.entries(), ["slotd-a.conf"]);
+    let reboots = lab.machine.reboots.lock().unwrap().clone();
+    assert_eq!(reboots, [false], "the install's alone");
+    assert_eq!(lab.reboot(agent), SlotName::A);
+}
+
+#[test]
+fn a_trial_whose_entry_is_gone_is_never_called_good_and_ends_with_the_boot() {
+    let mut lab = Lab::new();
+    without_its_entry(&mut lab);
+    let agent = lab.agent();
+    let run = RunFiles::at(lab.path("run/slotd"));
+    run.announce_boot_complete().unwrap();
+    let blessing = agent.wait_for(SOON, |upgrade| {
+        upgrade.step == "markGood" && upgrade.failure.is_some()
+    });
+    assert!(blessing, "{:?} {:?}", agent.upgrade(), run.read_verdict());
+    assert!(!run.proven().exists());
+    assert_eq!(lab.entries(), ["slotd-a.conf"]);
+    let reboots = lab.machine.reboots.lock().unwrap().clone();
+    assert_eq!(reboots, [false], "the install's alone");
+    assert_eq!(lab.reboot(agent), SlotName::A);
+    let agent = lab.agent();
+    lab.reported();
+    assert_ne!(lab.history()[0].result, "Completed");
+    assert!(agent.shutdown(SOON));
+}
+
+#[test]
+fn what_failed_before_belongs_to_one_trial_alone() {
+    let mut lab = Lab::new();
+    let remembers = |lab: &Lab| *lab.machine.remembers.lock().unwrap();
+    let agent = lab.install(0x7a);
+    assert_eq!(lab.reboot(agent), SlotName::B);
+    assert!(remembers(&lab), "the trial is judged by it");
+    // The trial never gets to its checks.
+    lab.node.power_cycle().unwrap();
+    lab.node.power_cycle().unwrap();
+    lab.new_boot();
+    assert_eq!(lab.node.power_cycle().unwrap(), Some(SlotName::A));
+    let agent = lab.agent();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "RolledBack"));
+    lab.reported();
+    let verdict = RunFiles::at(lab.path("run/slotd")).verdict();
+    let deadline = Instant::now() + SOON;
+    while !verdict.exists() {
+        assert!(Instant::now() < deadline, "never at rest");
+        std::thread::yield_now();
+    }
+    assert!(!remembers(&lab), "a trial that somebody else begins is not");
+    assert!(agent.shutdown(SOON));
+}
+
+#[test]
+fn a_reboot_that_leads_to_no_trial_keeps_no_failed_units() {
+    let mut lab = Lab::new();
+    let remembers = |lab: &Lab| *lab.machine.remembers.lock().unwrap();
+    let agent = lab.install(0x7b);
+    assert_eq!(lab.reboot(agent), SlotName::B);
+    let agent = lab.agent();
+    RunFiles::at(lab.path("run/slotd"))
+        .announce_boot_complete()
+        .unwrap();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "Completed"));
+    lab.reported();
+    agent.rollback().unwrap();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.step == "reboot"));
+    assert_eq!(lab.reboot(agent), SlotName::A);
+    assert_eq!(*lab.machine.reboots.lock().unwrap(), [false, false]);
+    assert!(!remembers(&lab), "a rollback's reboot");
+
+    // A trial that was taken back before it ran: what somebody else arms next is another one.
+    let agent = lab.agent();
+    agent.install(lab.request(0x7c)).unwrap();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.step == "reboot"));
+    let deadline = Instant::now() + SOON;
+    while !remembers(&lab) {
+        assert!(Instant::now() < deadline, "the trial's reboot");
+        std::thread::yield_now();
+    }
+    agent.cancel(agent.upgrade().id.unwrap()).unwrap();
+    assert!(agent.wait_for(SOON, |upgrade| upgrade.phase == "Idle"));
+    assert!(!remembers(&lab), "taken back");
+    assert!(agent.shutdown(SOON));
+}
+
 #[test]
 fn a_node_without_slots_says_why_and_refuses_to_install() {
     let lab = Lab::new();

@@ -5,6 +5,7 @@
     reason = "a test that cannot be set up has to fail"
 )]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -122,18 +123,51 @@ fn systemd_understands_all_that_the_generator_writes() {
 }
 
 #[test]
-fn the_agent_is_exposed_to_at_most_four() {
+fn units_are_exposed_as_little_as_their_work_allows() {
     let root = installed();
-    let out = Command::new("systemd-analyze")
-        .args(["security", "--offline=true", "--threshold=40", "--no-pager"])
-        .arg(format!("--root={}", root.path().display()))
-        .arg("slotd.service")
-        .output()
-        .unwrap();
-    let said = String::from_utf8_lossy(&out.stdout);
-    assert!(
-        out.status.success() && said.contains("Overall exposure level"),
-        "{said}"
+    for (unit, tenths) in [
+        ("slotd.service", 40),
+        ("slotd-health.service", 45),
+        ("slotd-confirm.service", 25),
+    ] {
+        let out = Command::new("systemd-analyze")
+            .args(["security", "--offline=true", "--no-pager"])
+            .arg(format!("--threshold={tenths}"))
+            .arg(format!("--root={}", root.path().display()))
+            .arg(unit)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stdout);
+        assert!(
+            out.status.success() && said.contains("Overall exposure level"),
+            "{unit}: {said}"
+        );
+    }
+}
+
+/// The settings of a unit that take something away from its process, such as `DevicePolicy=closed`.
+fn confinement(unit: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(format!("{TREE}/usr/lib/systemd/system/{unit}")).unwrap();
+    let names = [
+        "Protect", "Private", "Restrict", "Lock", "Memory", "Keyring", "Remove",
+    ];
+    text.lines()
+        .filter(|line| names.iter().any(|name| line.starts_with(name)))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn the_confirmation_is_confined_by_nothing_that_the_agent_does_without() {
+    let agent = confinement("slotd.service");
+    let of_its_own: Vec<String> = confinement("slotd-confirm.service")
+        .difference(&agent)
+        .cloned()
+        .collect();
+    // What it never does: it has no look into a slot, and asks nobody on a network.
+    assert_eq!(
+        of_its_own,
+        ["RestrictAddressFamilies=AF_UNIX", "RestrictNamespaces=yes"]
     );
 }
 

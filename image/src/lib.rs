@@ -25,6 +25,7 @@
 //! ```
 
 mod buffer;
+mod cache;
 mod cancel;
 mod checksum;
 mod error;
@@ -40,6 +41,7 @@ mod source;
 mod stream;
 mod write;
 
+pub use cache::build_cache;
 pub use cancel::Cancel;
 pub use checksum::Checksum;
 pub use error::{Cause, Error, ErrorKind, Result};

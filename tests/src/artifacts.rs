@@ -253,17 +253,6 @@ pub(crate) fn target_folder() -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// The lab's folder in the user's cache folder, for what is built once for all clones; slotd-mkimage keeps root filesystems there.
-pub(crate) fn cache_folder() -> Result<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    let base = match variable("XDG_CACHE_HOME") {
-        Some(folder) => PathBuf::from(folder),
-        None => PathBuf::from(variable("HOME").context("neither XDG_CACHE_HOME nor HOME is set")?)
-            .join(".cache"),
-    };
-    Ok(base.join("slotd-lab"))
-}
-
 /// Digest of what goes into images: programs, units, recipe, the lab's own files, the root filesystem's name.
 fn key(binaries: &Path, rootfs: &Path) -> Result<String> {
     let mut hasher = Sha256::new();

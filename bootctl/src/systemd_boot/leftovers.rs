@@ -5,7 +5,8 @@
 //! freeing them once more makes the kernel set the file system read-only. Only a rename leaves them alone. Which
 //! names share is not to be seen without the right to raw I/O, but those that do hold the same bytes. So a
 //! file whose bytes another one has, too, is set aside: renamed to a name that the loader passes over, where it
-//! stays until a check of the file system separates the two.
+//! stays until a check of the file system separates the two; a fresh file takes the entry's place. An entry that is whole
+//! stands for its slot before one that is empty or cut off; the blessed one counts among whole ones.
 
 use super::changes::{FileChange, Step};
 use super::snapshot::{ENTRIES, Snapshot, problem};

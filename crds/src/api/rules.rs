@@ -36,7 +36,8 @@ pub(crate) fn wanted_version() -> Rule {
     )
 }
 
-/// Where an image may come from.
+/// Where an image may come from. Credentials belong on the host: everybody who may read the object reads its URL. A query is
+/// kept, since nodes need it, and a catalog's message never repeats a URL.
 pub(crate) fn image_url() -> Rule {
     rule(
         format!(r"self.matches(r'^({WEB_URL}|file:///[^\\\x00-\x20\x7f]+)$')"),

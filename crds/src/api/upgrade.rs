@@ -136,8 +136,8 @@ pub struct OSUpgradeSpec {
     pub policy: Option<Policy>,
 }
 
-/// The API server refuses a document without a selector, or with a null one: neither may come to mean the whole fleet. What
-/// is read here is read anyway, and then cannot be.
+/// The API server refuses a document without a selector, or with a null one, such as a template's: neither may come to mean
+/// the whole fleet, as `{}` does. What is read here is read anyway, and then cannot be.
 fn require_node_selector(schema: &mut Schema) {
     let Some(required) = schema
         .ensure_object()
@@ -239,7 +239,8 @@ pub struct OSUpgradeStatus {
     pub conditions: Option<Vec<Condition>>,
 }
 
-/// The fields that decide what an upgrade resolves to.
+/// The fields that decide what an upgrade resolves to. Their digest is kept beside the result, since the generation also rises
+/// with `suspend` and `attempt`, which must not resolve anew.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ResolutionInput<'a> {

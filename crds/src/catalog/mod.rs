@@ -14,7 +14,8 @@
 //!
 //! A document that cannot be read as a whole is an error with its line: no YAML, a key that is not known (a misspelt `blocked`
 //! must not unblock what it lists), a list that is none. Below that, an entry that cannot be used spoils only itself; it is kept with its
-//! problem, so that asking for it can say why not.
+//! problem, so that asking for it can say why not. Entries of one version that mean different images are ambiguous, and asking for that
+//! version is refused. A version is blocked exactly, not its revisions.
 
 mod config_map;
 mod entry;

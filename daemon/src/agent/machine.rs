@@ -7,8 +7,8 @@ use slotd_image::Cancel;
 
 use super::host::Trouble;
 
-/// The file of the state directory in which a machine keeps, from the reboot into a trial until the trial's checks passed,
-/// which units had failed before. One version of the system writes it and another one reads it.
+/// The file of the state directory in which a machine keeps, from the reboot into a trial until the trial has ended, which
+/// units had failed before. One version of the system writes it and another one reads it.
 pub const FAILED_BEFORE: &str = "failed-before.json";
 
 /// The health checks and the reboot of a machine.
@@ -16,6 +16,13 @@ pub trait Machine: Send + Sync + 'static {
     /// Runs the health checks until `deadline`. Blocks; returns soon after `cancel` was raised, with
     /// any verdict.
     fn run_checks(&self, deadline: Instant, cancel: &Cancel) -> Verdict;
+
+    /// Keeps which units fail now: they do not count against the trial that is about to be booted. Where that cannot be
+    /// kept, no failed unit counts. A machine without units has nothing to keep.
+    fn remember_failed_units(&self) {}
+
+    /// Forgets them: they belong to one trial alone, and another one is not to be held to them.
+    fn forget_failed_units(&self) {}
 
     /// Reboots; forced means whatever inhibits it. Returns once that is accepted.
     ///

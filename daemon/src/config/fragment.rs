@@ -38,6 +38,16 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Leaf<T> {
     }
 }
 
+impl<T> Leaf<T> {
+    /// The line on which the file speaks of the key; 0 where it does not.
+    pub(super) fn line(&self) -> u64 {
+        match self {
+            Self::Absent => 0,
+            Self::Reset(line) | Self::Value(_, line) => *line,
+        }
+    }
+}
+
 /// Keys below one key.
 pub(super) trait Section: Default {
     /// All of them reset by a `null` on this line in place of the section.

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use slotd_image::Secret;
 
-use crate::cluster::ClusterAccess;
-
+use super::ConfigError;
 use super::fragment::{Fragment, Leaf};
 use super::scalar::{
     AutoPath, Bytes, FilePath, HttpProbe, LoaderChoice, Locator, Shown, Span, WebUrl,
 };
+use crate::cluster::ClusterAccess;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,7 +155,10 @@ impl Default for Merged {
 impl Merged {
     /// Lays one file over what is there: each key that it has wins; maps are merged, lists replaced, and `null` goes
     /// back to the default, for a map in all of it.
-    pub(super) fn take(&mut self, fragment: Fragment, file: &Path) {
+    ///
+    /// # Errors
+    /// When the file says two things of one header.
+    pub(super) fn take(&mut self, fragment: Fragment, file: &Path) -> Result<(), ConfigError> {
         let file = &Arc::new(file.to_path_buf());
         let preset = Self::default();
         let slots = fragment.slots.section();
@@ -165,7 +168,7 @@ impl Merged {
         let fetch = fragment.fetch.section();
         let install = fragment.install.section();
         let kubernetes = fragment.kubernetes.section();
-        self.take_headers(fetch.headers, file);
+        self.take_headers(fetch.headers, file)?;
         macro_rules! take {
             ($($field:ident: $from:ident.$key:ident,)*) => {
                 $(self.$field.take($from.$key, preset.$field, file);)*
@@ -188,9 +191,14 @@ impl Merged {
             require_agent: install.require_agent, require_checksum: install.require_checksum,
             cluster: kubernetes.kubeconfig,
         }
+        Ok(())
     }
 
-    fn take_headers(&mut self, headers: Leaf<BTreeMap<String, Leaf<Secret>>>, file: &Arc<PathBuf>) {
+    fn take_headers(
+        &mut self,
+        headers: Leaf<BTreeMap<String, Leaf<Secret>>>,
+        file: &Arc<PathBuf>,
+    ) -> Result<(), ConfigError> {
         match headers {
             Leaf::Absent => {}
             Leaf::Reset(line) => {
@@ -198,9 +206,10 @@ impl Merged {
                     header.take(Leaf::<Secret>::Reset(line), Sourced::preset(None), file);
                 }
             }
+            // Names of headers are equal whatever their case (RFC 9110, 5.1).
             Leaf::Value(headers, _) => {
+                each_header_once(&headers, file)?;
                 for (name, leaf) in headers {
-                    // Names of headers are equal whatever their case (RFC 9110, 5.1).
                     self.headers
                         .retain(|known, _| !known.eq_ignore_ascii_case(&name));
                     let mut header = Sourced::preset(None);
@@ -209,6 +218,7 @@ impl Merged {
                 }
             }
         }
+        Ok(())
     }
 
     /// Every value, in the order of the documentation.
@@ -258,6 +268,35 @@ impl Merged {
         }
         all
     }
+}
+
+/// One file's headers: of two spellings of one name, one would be lost. YAML's own rule finds equal spellings only.
+fn each_header_once(
+    headers: &BTreeMap<String, Leaf<Secret>>,
+    file: &Arc<PathBuf>,
+) -> Result<(), ConfigError> {
+    let mut in_order: Vec<(u64, &String)> = headers
+        .iter()
+        .map(|(name, leaf)| (leaf.line(), name))
+        .collect();
+    in_order.sort();
+    let mut earlier: Vec<(u64, &String)> = Vec::new();
+    for (line, name) in in_order {
+        if let Some((first, other)) = earlier
+            .iter()
+            .find(|(_, other)| other.eq_ignore_ascii_case(name))
+        {
+            return Err(ConfigError::value(
+                "fetch.headers",
+                &Origin::File(Arc::clone(file), line),
+                &format!(
+                    "{name} is the header {other} of line {first}: names of headers are equal whatever their case"
+                ),
+            ));
+        }
+        earlier.push((line, name));
+    }
+    Ok(())
 }
 
 impl<T: Shown> Shown for Option<T> {

@@ -2,8 +2,11 @@
 //! merged with the place of each value ([`merged`]), and what the program works with ([`Settings`]).
 //!
 //! Read, later wins: `/usr/lib/slotd/config.yaml` (the image's), `/etc/slotd/config.yaml`, then
-//! `/etc/slotd/config.d/*.yaml` by name. Maps are merged key by key, lists are replaced, `null` goes back to the default.
-//! Everything has a default. What looks like one of these files and is not read is an error or a warning ([`files`]).
+//! `/etc/slotd/config.d/*.yaml` by name. Maps are merged key by key, lists are replaced. Everything has a default. What looks
+//! like one of these files and is not read is an error or a warning ([`files`]).
+//!
+//! `null` goes back to the default, as in a JSON merge patch: a later file could not take a proxy or a header away otherwise.
+//! A key with nothing behind it is refused: `trial:` above commented-out lines would reset what nobody meant.
 
 mod files;
 mod fragment;
@@ -103,7 +106,7 @@ pub fn load(root: &Path) -> Result<Settings, ConfigError> {
             }
             Err(error) => return Err(ConfigError::read(&path, error)),
         };
-        merged.take(parse(&path, &text)?, &path);
+        merged.take(parse(&path, &text)?, &path)?;
     }
     Settings::from_merged(merged, files.warnings)
 }

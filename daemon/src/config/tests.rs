@@ -251,6 +251,36 @@ fn credentials_need_the_origins_that_they_belong_to() {
 }
 
 #[test]
+fn a_header_named_twice_in_one_file_is_an_error_that_names_both() {
+    let start = "fetch:\n  origins: ['https://h']\n  headers:\n";
+    for (headers, line, names) in [
+        (
+            "    x-key: hunter2\n    X-Other: x\n    X-Key: hunter3\n",
+            6,
+            "X-Key is the header x-key of line 4",
+        ),
+        (
+            "    X-KEY: null\n    x-key: hunter2\n",
+            5,
+            "x-key is the header X-KEY of line 4",
+        ),
+        ("    X-Key: hunter2\n    X-Key: hunter3\n", 5, "X-Key"),
+    ] {
+        let said = refused(&[("etc/slotd/config.yaml", &format!("{start}{headers}"))]);
+        let place = format!("etc/slotd/config.yaml:{line}: ");
+        assert!(said.starts_with(&place) && said.contains(names), "{said}");
+        assert!(!said.contains("hunter"), "{said}");
+    }
+    // In two files the later one wins.
+    let one = format!("{start}    x-key: one\n");
+    let settings = settings(&[
+        ("usr/lib/slotd/config.yaml", &one),
+        ("etc/slotd/config.yaml", "fetch: {headers: {X-Key: two}}\n"),
+    ]);
+    assert_eq!(settings.fetch().unwrap().headers[0].0, "X-Key");
+}
+
+#[test]
 fn what_is_no_origin_is_an_error_with_its_line() {
     for wrong in [
         "https://me:hunter2@updates.example.com",

@@ -30,16 +30,6 @@ impl HostMachine {
             baseline: settings.state_directory.join(FAILED_BEFORE),
         }
     }
-
-    /// Remembers what fails before an upgrade. Not being able to only means that failed units will not count.
-    fn remember_failed_units(&self) {
-        let kept = health::failed_units()
-            .and_then(|units| keep(&self.baseline, &units).map_err(|error| error.to_string()));
-        if let Err(reason) = kept {
-            warn!(reason, "what fails before the upgrade is not known");
-            let _ = fs::remove_file(&self.baseline);
-        }
-    }
 }
 
 /// Writes the list of units: durable and whole, or as before after a crash. Two OS versions share the file, and neither
@@ -71,8 +61,7 @@ impl Machine for HostMachine {
         let verdict = health::run(&settings, deadline, cancel, &log);
         match verdict {
             health::Verdict::Healthy => {
-                // It belongs to this upgrade alone: a trial that somebody else begins later is not to be held to it.
-                let _ = fs::remove_file(&self.baseline);
+                self.forget_failed_units();
                 Verdict::Healthy
             }
             health::Verdict::Unhealthy { check, output } => Verdict::Unhealthy { check, output },
@@ -88,12 +77,28 @@ impl Machine for HostMachine {
         }
     }
 
+    fn remember_failed_units(&self) {
+        let kept = health::failed_units()
+            .and_then(|units| keep(&self.baseline, &units).map_err(|error| error.to_string()));
+        if let Err(reason) = kept {
+            warn!(reason, "what fails before the upgrade is not known");
+            self.forget_failed_units();
+        }
+    }
+
+    fn forget_failed_units(&self) {
+        if let Err(error) = fs::remove_file(&self.baseline)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            let path = self.baseline.display();
+            warn!(%error, %path, "what failed before an upgrade that has ended cannot be forgotten");
+        }
+    }
+
     fn reboot(&self, forced: bool) -> Result<(), Failure> {
         let how = if forced {
             Reboot::Forced
         } else {
-            // What is about to be booted is a trial, or a slot that was proven before: then nobody reads this.
-            self.remember_failed_units();
             Reboot::Normal
         };
         info!(?how, "reboot");

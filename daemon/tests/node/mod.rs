@@ -21,6 +21,8 @@ pub(crate) struct Recorder {
     pub(crate) reboots: Mutex<Vec<bool>>,
     pub(crate) verdict: Mutex<Option<Verdict>>,
     pub(crate) reloads: Mutex<u32>,
+    /// Whether it keeps which units failed before a trial.
+    pub(crate) remembers: Mutex<bool>,
 }
 
 impl Machine for Recorder {
@@ -30,6 +32,14 @@ impl Machine for Recorder {
             .unwrap()
             .clone()
             .unwrap_or(Verdict::Healthy)
+    }
+
+    fn remember_failed_units(&self) {
+        *self.remembers.lock().unwrap() = true;
+    }
+
+    fn forget_failed_units(&self) {
+        *self.remembers.lock().unwrap() = false;
     }
 
     fn reboot(&self, forced: bool) -> Result<(), Failure> {

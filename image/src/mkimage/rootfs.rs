@@ -17,11 +17,10 @@ pub(crate) fn make(
     let path = match output {
         Some(path) => path.to_owned(),
         None => {
-            let cached = cache_folder()?.join(format!(
-                "rootfs-{}-{}.tar",
-                recipe.suite,
-                recipe.rootfs_key()
-            ));
+            let name = format!("rootfs-{}-{}.tar", recipe.suite, recipe.rootfs_key());
+            let cached = slotd_image::build_cache()
+                .context("neither XDG_CACHE_HOME nor HOME is set")?
+                .join(name);
             if cached.is_file() {
                 return Ok(cached);
             }
@@ -64,18 +63,6 @@ pub(crate) fn make(
     std::fs::rename(&partial, &path)
         .with_context(|| format!("renaming {} to {}", partial.display(), path.display()))?;
     Ok(path)
-}
-
-/// `slotd-lab` in the user's cache folder.
-fn cache_folder() -> Result<PathBuf> {
-    let base = match std::env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty()) {
-        Some(folder) => PathBuf::from(folder),
-        None => PathBuf::from(
-            std::env::var_os("HOME").context("neither XDG_CACHE_HOME nor HOME is set")?,
-        )
-        .join(".cache"),
-    };
-    Ok(base.join("slotd-lab"))
 }
 
 /// The machine's own apt sources, where its packages come from.

@@ -72,7 +72,8 @@ pub(super) fn run(
     };
     let transferred = transfer(stream, medium, sizes, cancel, meter)?;
     let matched = judge(&info, expectation, sizes, &transferred).map_err(|error| {
-        // The same bytes twice are what the server has: no connection breaks at one place by chance.
+        // The same bytes twice are what the server has: no connection breaks at one place by chance. A connection that closes
+        // is how bodies of HTTP/1.0 end, and how broken ones look.
         let same = earlier.replace(transferred.published) == Some(transferred.published);
         if same { error } else { end.blame(error) }
     })?;

@@ -117,7 +117,9 @@ impl Programs {
 /// The folder of the cache in which all these programs are, built now if they are not there yet.
 fn built(wanted: &[Program]) -> Result<PathBuf> {
     let module = repository().join("tests/control-plane");
-    let cache = artifacts::cache_folder()?.join("control-plane");
+    let cache = slotd_image::build_cache()
+        .context("neither XDG_CACHE_HOME nor HOME is set")?
+        .join("control-plane");
     fs::create_dir_all(&cache).with_context(|| format!("creating {}", cache.display()))?;
     // Two labs that want the same wait for one another.
     let lock = cache.join("lock");

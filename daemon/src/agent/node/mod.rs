@@ -214,6 +214,7 @@ impl Host for NodeHost {
     }
 
     fn disarm(&self, slot: Slot) -> Result<(), Failure> {
+        self.machine.forget_failed_units();
         self.with_loader(|_, backend| backend.disarm(convert::name(slot)))
     }
 
@@ -246,10 +247,16 @@ impl Host for NodeHost {
     }
 
     fn announce_no_trial(&self) -> Result<(), Failure> {
+        // What is there is of a trial that ended before its checks, or was taken back.
+        self.machine.forget_failed_units();
         self.say_no_trial()
     }
 
     fn reboot(&self, forced: bool) -> Result<(), Failure> {
+        match self.reboots_into_trial() {
+            true => self.machine.remember_failed_units(),
+            false => self.machine.forget_failed_units(),
+        }
         self.machine.reboot(forced)
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use slotd_bootctl::{SlotName, SlotState};
 use slotd_engine::{ErrorKind, Failure, Verdict};
 use slotd_image::Cancel;
 
@@ -54,11 +55,27 @@ impl NodeHost {
     }
 
     pub(super) fn say_no_trial(&self) -> Result<(), Failure> {
-        match self.settings.run.read_verdict() {
-            // An earlier life of the agent judged this boot: what it said stands.
-            Ok(Some(_)) => Ok(()),
-            _ => self.tell(&BootVerdict::NotOnTrial),
+        // An earlier life of the agent judged this boot: what it said stands.
+        if let Ok(Some(_)) = self.settings.run.read_verdict() {
+            return Ok(());
         }
+        match self.unkept_slot() {
+            Some(slot) => self.stay_unproven(&format!(
+                "the boot loader counted this boot of slot {slot}, of which it has no entry any more"
+            )),
+            None => self.tell(&BootVerdict::NotOnTrial),
+        }
+    }
+
+    /// The booted slot, where the loader counted this boot and somebody took the slot's entry away since. Nobody checks
+    /// such a boot and nothing can keep it, so it is no complete one either; the next boot is the other slot's.
+    fn unkept_slot(&self) -> Option<SlotName> {
+        if !boot_is_counted(&self.settings.system) {
+            return None;
+        }
+        let (table, loader, _) = self.look();
+        let booted = table?.booted.slot()?;
+        (loader?.slot(booted) == SlotState::Empty).then_some(booted)
     }
 
     pub(super) fn wait_for_boot_complete(

@@ -11,7 +11,7 @@ use crate::status::{Condition, LoaderStatus, NodeView, SlotLetter, SlotStatus};
 
 impl NodeHost {
     /// Slots and loader as far as they can be read, with the first thing that could not.
-    fn look(&self) -> (Option<SlotTable>, Option<LoaderState>, Option<Failure>) {
+    pub(super) fn look(&self) -> (Option<SlotTable>, Option<LoaderState>, Option<Failure>) {
         let table = match self.settings.table() {
             Ok(table) => table,
             Err(failure) => return (None, None, Some(failure)),
@@ -46,6 +46,18 @@ impl NodeHost {
             now: now(),
             settled: self.settings.run.settled().exists(),
         })
+    }
+
+    /// Whether the other slot is armed: then the reboot that is due leads into its trial. A rollback's leads to a slot that
+    /// is good.
+    pub(super) fn reboots_into_trial(&self) -> bool {
+        let (Some(table), Some(loader), _) = self.look() else {
+            return false;
+        };
+        table
+            .booted
+            .slot()
+            .is_some_and(|booted| matches!(loader.slot(!booted), SlotState::Trial { .. }))
     }
 
     fn boot_id(&self) -> Result<String, Failure> {
