@@ -43,12 +43,12 @@ impl ApiServer {
         self.service().as_mut().map_or(Ok(()), Service::alive)
     }
 
-    /// Ends it, in order. It is back when the outage is over.
-    pub(super) fn stop(&self) -> Result<Outage<'_>> {
+    /// Kills it: asked to end, it would wait for those who watch. It is back when the outage is over.
+    pub(super) fn kill(&self) -> Result<Outage<'_>> {
         let Some(service) = self.service().take() else {
             bail!("the API server is away already");
         };
-        drop(service);
+        service.kill()?;
         Ok(Outage { server: self })
     }
 

@@ -154,9 +154,10 @@ impl ControlPlane {
         self.scheduler.alive()
     }
 
-    /// Ends the API server. It comes back, at the same port and with the same data, when the outage ends or goes.
+    /// Kills the API server: what was asked of it and not answered breaks off, and nobody listens. It comes back, at the same port
+    /// and with the same data, when the outage ends or goes.
     pub fn stop_api_server(&self) -> Result<Outage<'_>> {
-        self.api_server.stop()
+        self.api_server.kill()
     }
 
     /// What is asked of the API server from now on, where [`Options::audit`] was chosen.

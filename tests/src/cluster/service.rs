@@ -82,6 +82,13 @@ impl Service {
         })?
     }
 
+    /// Kills the program, and waits until it is gone.
+    pub(super) fn kill(mut self) -> Result<()> {
+        self.child.kill().context("killing a program")?;
+        self.child.wait().context("waiting for a program")?;
+        Ok(())
+    }
+
     /// Asks the program to end, and kills one that does not.
     fn stop(&mut self) -> Result<()> {
         let process = Pid::from_raw(i32::try_from(self.child.id()).context("a process id")?);

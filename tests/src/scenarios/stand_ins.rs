@@ -1,6 +1,9 @@
 //! The stand-ins for nodes themselves: that they are what later scenarios take them for.
 
 use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +13,7 @@ use super::on_stand_ins;
 use crate::cluster::wait_until;
 use crate::lab::Lab;
 use crate::runner::Test;
+use crate::server::{Body, Fault};
 use crate::standin::{Fleet, FleetOptions, Health, PodSeen, StandIn};
 
 /// Many times what anything takes on an idle machine, the 20 s after which a silent node is given up included.
@@ -129,6 +133,7 @@ fn upgrades(lab: &Lab) -> Result<()> {
         (first.slot, first.version.as_str()) == (SlotName::A, "v1.0.0"),
         "{first:?}"
     );
+    written_alone_and_directly(&fleet, node)?;
     install(&fleet, node, "v2.0.0", "Completed")?;
     let second = node.boot()?;
     ensure!(
@@ -159,7 +164,7 @@ fn upgrades(lab: &Lab) -> Result<()> {
     );
     let history = node.history()?;
     let output = history
-        .get(1)
+        .get(2)
         .and_then(|entry| entry.failure.as_ref()?.output.clone());
     ensure!(output.as_deref() == Some("refused"), "{history:?}");
 
@@ -174,6 +179,64 @@ fn upgrades(lab: &Lab) -> Result<()> {
         node.sound()?;
     }
     Ok(())
+}
+
+/// While the agent writes its slot, it has it for itself and writes past the page cache, as on any disk.
+fn written_alone_and_directly(fleet: &Fleet, node: &StandIn) -> Result<()> {
+    let (url, image) = fleet.publish("v1.5.0")?;
+    let slow = Fault::Slow(256 << 10);
+    fleet
+        .server()
+        .serve("/v1.5.0.ext4.zst", Body::File(image.path.clone()), slow);
+    let bus = node.bus();
+    wait_until("the agent on its bus", PATIENCE, || bus.status().map(drop))?;
+    let upgrade = bus.install(&url, &image.checksum)?;
+    let device = fs::read_link(node.root().join("dev/vda3")).context("slot B's device")?;
+    let agent = node.agent().context("no agent runs")?;
+    wait_until("a slot that is written directly", PATIENCE, || {
+        ensure!(
+            opened_directly(agent, &device)?,
+            "{:#}",
+            bus.status()?["upgrade"]
+        );
+        Ok(())
+    })?;
+    let alone = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_EXCL)
+        .open(&device);
+    ensure!(
+        alone
+            .as_ref()
+            .is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)),
+        "{alone:?}"
+    );
+    bus.cancel(upgrade)?;
+    wait_until("the end of what was cancelled", PATIENCE, || {
+        ensure!(node.history()?.len() == 1, "{:#}", bus.status()?["upgrade"]);
+        Ok(())
+    })
+}
+
+/// Whether a process has a device open for direct I/O, by `/proc/PID/fdinfo`.
+fn opened_directly(process: u32, device: &Path) -> Result<bool> {
+    let folder = Path::new("/proc").join(process.to_string());
+    for entry in fs::read_dir(folder.join("fd")).context("listing the agent's files")? {
+        let entry = entry.context("listing the agent's files")?;
+        // It may be closed by now.
+        let Ok(target) = fs::read_link(entry.path()) else {
+            continue;
+        };
+        let info = fs::read_to_string(folder.join("fdinfo").join(entry.file_name()));
+        let flags = info.unwrap_or_default().lines().find_map(|line| {
+            let flags = line.strip_prefix("flags:")?.trim();
+            i32::from_str_radix(flags, 8).ok()
+        });
+        if target == device && flags.is_some_and(|flags| flags & libc::O_DIRECT != 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Installs by the local door, and waits until the upgrade has ended as it should on a node that is Ready.

@@ -58,6 +58,11 @@ impl<'a> Bus<'a> {
             .with_context(|| format!("the agent's answer is {answer}"))
     }
 
+    /// Stops the upgrade of this number.
+    pub fn cancel(&self, upgrade: u64) -> Result<()> {
+        self.call(&["Cancel", "t", &upgrade.to_string()]).map(drop)
+    }
+
     /// The agent's status document.
     pub fn status(&self) -> Result<Value> {
         let answer = self.call(&["GetStatus"])?;
@@ -74,6 +79,10 @@ impl<'a> Bus<'a> {
                 .args(["--json=short", "call", NAME, PATH, "io.monok8s.Slotd1"])
                 .args(arguments)
         })?;
+        if text.trim().is_empty() {
+            // A call that returns nothing.
+            return Ok(Value::Null);
+        }
         serde_json::from_str(&text).with_context(|| format!("busctl printed {text}"))
     }
 }
