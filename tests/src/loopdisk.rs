@@ -26,9 +26,11 @@ impl Sector {
     }
 }
 
-/// A loop device over a file, detached when it goes (also when a test panics).
+/// A loop device over a file. It is attached for as long as somebody has it open, which this has: so it is detached when this
+/// goes, and also when this process is killed.
 #[derive(Debug)]
 pub struct LoopDisk {
+    _open: File,
     device: PathBuf,
     file: PathBuf,
     partitions: bool,
@@ -49,8 +51,13 @@ impl LoopDisk {
                 .arg(sector.bytes().to_string())
                 .arg(file)
         })?;
+        let device = PathBuf::from(device.trim());
+        let open = File::open(&device).with_context(|| format!("opening {}", device.display()))?;
+        // What is open is detached once it is not any more.
+        process::run("losetup", |command| command.arg("--detach").arg(&device))?;
         let disk = Self {
-            device: device.trim().into(),
+            _open: open,
+            device,
             file: file.to_owned(),
             partitions: false,
         };
@@ -126,9 +133,6 @@ impl Drop for LoopDisk {
         if self.partitions {
             let _ = process::run("partx", |command| command.arg("--delete").arg(&self.device));
         }
-        let _ = process::run("losetup", |command| {
-            command.arg("--detach").arg(&self.device)
-        });
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -94,6 +94,7 @@ impl<'a> Fleet<'a> {
     /// Starts a fleet, and waits until all of its nodes are Ready.
     pub fn start_with(lab: &'a Lab, options: &FleetOptions) -> Result<Self> {
         static FLEETS: AtomicU32 = AtomicU32::new(1);
+        let began = Instant::now();
         let plane = lab.control_plane()?;
         let name = format!("fleet-{}", FLEETS.fetch_add(1, Ordering::Relaxed));
         let images = lab.folder().join("images");
@@ -135,6 +136,11 @@ impl<'a> Fleet<'a> {
         }
         fleet.wait_until_available()?;
         fleet.observer.forget();
+        lab.note(format!(
+            "{} nodes were Ready after {:.1} s",
+            options.nodes,
+            began.elapsed().as_secs_f64()
+        ));
         Ok(fleet)
     }
 
