@@ -6,6 +6,7 @@
 pub mod agent;
 pub mod cli;
 pub mod config;
+pub mod controller;
 pub mod dbus;
 pub mod error;
 pub mod health;
