@@ -16,6 +16,10 @@ pub const VERSION_ANNOTATION: &str = "monok8s.io/version";
 pub const HOLD_ANNOTATION: &str = "monok8s.io/hold";
 /// Annotation of a Node: who cordoned it, so that nothing else is uncordoned.
 pub const CORDONED_BY_ANNOTATION: &str = "monok8s.io/cordoned-by";
+/// Annotation of a progress object: the attempt of its OSUpgrade that it belongs to. What failed in an earlier one counts no more.
+pub const UPGRADE_ATTEMPT_ANNOTATION: &str = "monok8s.io/upgrade-attempt";
+/// Annotation of a progress object with [`FINALIZER`]: the attempt that was activated.
+pub const ACTIVATED_ANNOTATION: &str = "monok8s.io/activated-attempt";
 /// Finalizer of an OSUpgrade and a progress object while a node is on its way. Whoever takes it off by hand says that the node
 /// will never report again.
 pub const FINALIZER: &str = "monok8s.io/slotd";

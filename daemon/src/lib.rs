@@ -4,9 +4,11 @@
 //! (D-Bus, the command line) and its settings.
 
 pub mod agent;
+mod backoff;
 pub mod cli;
 pub mod cluster;
 pub mod config;
+pub mod controller;
 pub mod dbus;
 pub mod error;
 pub mod health;

@@ -12,8 +12,9 @@ use std::path::Path;
 use std::process::Command;
 
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../systemd");
-const UNITS: [&str; 4] = [
+const UNITS: [&str; 5] = [
     "slotd.service",
+    "slotd-controller.service",
     "slotd-health.service",
     "slotd-confirm.service",
     "slotd-trial-failed.service",
@@ -129,6 +130,8 @@ fn units_are_exposed_as_little_as_their_work_allows() {
         ("slotd.service", 40),
         ("slotd-health.service", 45),
         ("slotd-confirm.service", 25),
+        // It speaks with servers and does nothing else.
+        ("slotd-controller.service", 15),
     ] {
         let out = Command::new("systemd-analyze")
             .args(["security", "--offline=true", "--no-pager"])

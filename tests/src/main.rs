@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use slotd_tests::lab::Lab;
 use slotd_tests::runner::{self, Outcome, Set, Test, Tier};
 use slotd_tests::selection::Selection;
-use slotd_tests::standin::agent;
+use slotd_tests::standin::{agent, controller};
 use slotd_tests::vm::socket;
 use slotd_tests::{loopdisk, scenarios, setup, workspace};
 
@@ -51,6 +51,9 @@ enum Command {
     /// Be the agent of a stand-in
     #[command(name = agent::COMMAND, hide = true)]
     StandInAgent(agent::Arguments),
+    /// The controller of stand-ins, started by the lab itself
+    #[command(name = controller::COMMAND, hide = true)]
+    StandInController(controller::Arguments),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -79,6 +82,9 @@ struct TestArguments {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Command::StandInController(arguments) = &cli.command {
+        return controller::main(arguments);
+    }
     if let Command::StandInAgent(arguments) = &cli.command {
         return agent::main(arguments);
     }
@@ -108,7 +114,9 @@ fn run(cli: Cli) -> Result<bool> {
         }
         Command::Vm => machine().map(|()| true),
         Command::Console { folder } => console(&folder).map(|()| true),
-        Command::StandInAgent(_) => bail!("the agent of a stand-in was started as something else"),
+        Command::StandInAgent(_) | Command::StandInController(_) => {
+            bail!("a part of a stand-in was started as something else")
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The node's upgrade as a pure state machine: no I/O, no clock, no async.
+//! The node's upgrade as a pure state machine, and the planner of a roll-out ([`rollout`]): no I/O, no clock, no async.
 //!
 //! The engine is driven, it does not drive: [`next()`] takes the durable [`Record`], an [`Observation`]
 //! of the world and the [`Outcome`] of the last command, and answers with the record to keep and the
@@ -17,6 +17,7 @@ mod follow;
 mod next;
 mod read;
 mod record;
+pub mod rollout;
 pub mod table;
 mod world;
 

@@ -61,6 +61,8 @@ pub enum OutputFormat {
 pub enum Command {
     /// Run the node's agent; started by slotd.service
     Agent,
+    /// Run the fleet's controller; started by slotd-controller.service, or in a pod
+    Controller(ControllerArguments),
     /// Write an image to the inactive slot, boot it on trial, keep it if it proves healthy
     Install(InstallArguments),
     /// Show every write and variable that an install would change, and why; change nothing
@@ -115,6 +117,18 @@ pub enum Command {
 pub enum ConfigCommand {
     /// Print the merged configuration and where each value came from
     Show,
+}
+
+/// Arguments of `slotd controller`.
+#[derive(Debug, Clone, Args)]
+pub struct ControllerArguments {
+    /// How the cluster is reached; in a pod, without this, its service account
+    #[arg(long, value_name = "PATH")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The namespace of slotd's places, Lease and catalogs
+    #[arg(long, value_name = "NAME", default_value = slotd_crds::names::DEFAULT_NAMESPACE)]
+    pub namespace: String,
 }
 
 /// An image and what is expected of it.

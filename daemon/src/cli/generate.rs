@@ -53,6 +53,7 @@ mod tests {
                 "slotd-agent.8",
                 "slotd-cancel.8",
                 "slotd-config.8",
+                "slotd-controller.8",
                 "slotd-flash.8",
                 "slotd-history.8",
                 "slotd-install.8",

@@ -48,6 +48,14 @@ fn dispatch(cli: Cli) -> Result<(), CliError> {
             let _life = AgentLife::claim(&RunFiles::default().agent())?;
             crate::service::run(&settings()?).map_err(CliError::internal)
         }
+        Command::Controller(arguments) => {
+            crate::journal::start("info").map_err(CliError::internal)?;
+            let connection = crate::controller::Connection {
+                kubeconfig: arguments.kubeconfig,
+                namespace: arguments.namespace,
+            };
+            crate::controller::run(&connection).map_err(CliError::internal)
+        }
         Command::Install(arguments) => wait(install::install(&arguments, output)),
         Command::Activate => wait(install::activate(output)),
         Command::Rollback => wait(install::rollback(output)),

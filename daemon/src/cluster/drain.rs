@@ -14,11 +14,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::error::{ClusterError, ask};
+use super::error::{ClusterError, FIRST_PAUSE, LONGEST_PAUSE, ask};
 use super::identity::Identity;
 use super::own_node::OwnNode;
-use super::time::Backoff;
 use crate::agent::{Drainer, Trouble};
+use crate::backoff::Backoff;
 
 /// Between two looks at the pods that are still there.
 const LOOK: Duration = Duration::from_secs(2);
@@ -120,7 +120,7 @@ impl PodDrainer {
 
     /// Cordons the node; tries until the API server takes it, since nothing may be evicted before and nothing times out.
     async fn cordon(&self, say: &(dyn Fn(String) + Send + Sync)) -> (Client, String) {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let object = self
             .object
             .lock()
@@ -140,7 +140,7 @@ impl PodDrainer {
             };
             warn!(reason = trouble, "the node is not drained yet");
             say(format!("staged, and waits undrained: {trouble}"));
-            tokio::time::sleep(backoff.next()).await;
+            tokio::time::sleep(backoff.failed()).await;
         }
     }
 }

@@ -12,6 +12,12 @@ use crate::error::ErrorKind;
 /// How long an answer other than a watch may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(30);
 
+/// Before a first failure is tried again.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Between two tries at most.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
 /// Why the cluster could not be asked or told.
 #[derive(Debug, Error)]
 pub enum ClusterError {

@@ -17,14 +17,14 @@ use tracing::{debug, info, warn};
 
 use super::ClusterAccess;
 use super::drain::Lender;
-use super::error::{ClusterError, ask};
+use super::error::{ClusterError, FIRST_PAUSE, LONGEST_PAUSE, ask};
 use super::identity::{self, Identity};
 use super::own_node::{OwnNode, cordoned_by_us};
 use super::report::{self, News, NodeFacts};
-use super::time::Backoff;
 use super::watch::Watch;
 use super::wish::{Judgement, Running, choose, is_for, judge};
 use crate::agent::{AgentHandle, Snapshot};
+use crate::backoff::Backoff;
 
 /// Between two looks at whether there is a kubeconfig by now: a node that stands alone is not to be woken for nothing.
 const KUBECONFIG: Duration = Duration::from_secs(120);
@@ -55,12 +55,12 @@ pub async fn serve(access: ClusterAccess, agent: AgentHandle, lender: Lender) {
     let wake = Arc::new(Notify::new());
     let waker = Arc::clone(&wake);
     agent.subscribe(Box::new(move |_| waker.notify_one()));
-    let mut backoff = Backoff::default();
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut told = Told::new(&agent, "ClusterUnknown");
     loop {
         match identity::load(path).await {
             Ok(identity) => {
-                backoff.reset();
+                backoff.succeeded();
                 told.over();
                 info!(node = identity.node, "in a cluster");
                 lender.identity.send_replace(Some(identity.clone()));
@@ -73,7 +73,7 @@ pub async fn serve(access: ClusterAccess, agent: AgentHandle, lender: Lender) {
             }
             Err(error) => {
                 told.warn(&error.to_string());
-                sleep(backoff.next()).await;
+                sleep(backoff.failed()).await;
             }
         }
     }
@@ -155,7 +155,7 @@ impl<'a> Side<'a> {
 
     /// Goes on until the credential was renewed.
     async fn run(&mut self, path: &Path, identity: &Identity, wake: &Notify) {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut told = Told::new(self.agent, "ClusterUnreachable");
         let mut watching = Told::new(self.agent, "ClusterUnwatched");
         let mut due = Instant::now();
@@ -173,7 +173,7 @@ impl<'a> Side<'a> {
                 () = sleep_until(due) => {
                     let pause = match self.reconcile().await {
                         Ok(pause) => {
-                            backoff.reset();
+                            backoff.succeeded();
                             told.over();
                             pause
                         }
@@ -181,7 +181,7 @@ impl<'a> Side<'a> {
                             told.warn(&error.to_string());
                             // Whatever it was, the Node is looked at anew.
                             self.node = None;
-                            backoff.next()
+                            backoff.failed()
                         }
                     };
                     due = Instant::now() + pause;

@@ -83,7 +83,7 @@ impl Service {
     }
 
     /// Kills the program, and waits until it is gone.
-    pub(super) fn kill(mut self) -> Result<()> {
+    pub(crate) fn kill(mut self) -> Result<()> {
         self.child.kill().context("killing a program")?;
         self.child.wait().context("waiting for a program")?;
         Ok(())

@@ -9,6 +9,7 @@ mod loops;
 mod power_cuts;
 mod reference_disk;
 mod refusals;
+mod rollout;
 mod stand_ins;
 mod told;
 mod upgrades;
@@ -26,6 +27,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(stand_ins::tests());
     tests.extend(agent::tests());
     tests.extend(agent_trouble::tests());
+    tests.extend(rollout::tests());
     tests.extend(reference_disk::tests());
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());

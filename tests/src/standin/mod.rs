@@ -10,6 +10,7 @@
 pub mod agent;
 mod background;
 mod bus;
+pub mod controller;
 mod fleet;
 mod hardware;
 mod health;
@@ -21,6 +22,7 @@ mod pods;
 mod power;
 
 pub use bus::Bus;
+pub use controller::Controller;
 pub use fleet::{FLEET_LABEL, Fleet, FleetOptions};
 pub use hardware::Boot;
 pub use health::Health;

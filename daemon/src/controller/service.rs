@@ -1,0 +1,175 @@
+//! The controller as a service.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+
+use super::election::Candidate;
+use super::pass::{Next, Passes};
+use super::said;
+use crate::backoff::{Backoff, jittered};
+
+/// What happens together is looked at together.
+const DEBOUNCE: Duration = Duration::from_millis(200);
+/// Looked again even if nothing seems to have changed.
+const RESYNC: Duration = Duration::from_secs(600);
+/// The most that a pass may take: one that hangs is begun anew.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How the cluster is reached.
+#[derive(Debug, Clone)]
+pub struct Connection {
+    /// The kubeconfig; where there is none, the service account of the pod that this runs in.
+    pub kubeconfig: Option<PathBuf>,
+    /// The namespace of slotd's own objects.
+    pub namespace: String,
+}
+
+/// Runs the controller until it is told to stop.
+///
+/// # Errors
+/// When the cluster's address or the credential cannot be read. A cluster that does not answer is waited for.
+pub fn run(connection: &Connection) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the controller's runtime")?
+        .block_on(serve(connection))
+}
+
+async fn serve(connection: &Connection) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let client = connect(connection).await?;
+    let identity = identity();
+    let namespace = connection.namespace.as_str();
+    let (sender, leads) = watch::channel(false);
+    let candidate = Candidate::new(client.clone(), namespace, identity.clone());
+    let mut election = tokio::spawn(candidate.run(sender));
+    tell(&[NotifyState::Ready, NotifyState::Status("Started")]);
+    let told = tokio::select! {
+        _ = terminate.recv() => true,
+        _ = interrupt.recv() => true,
+        _ = &mut election => false,
+        () = ping() => false,
+        () = work(&client, namespace, &identity, leads.clone()) => false,
+    };
+    tell(&[NotifyState::Stopping]);
+    election.abort();
+    if !told {
+        bail!("a part of the controller ended by itself");
+    }
+    info!("stopping");
+    if *leads.borrow() {
+        // Not for long: it runs out by itself.
+        let release = Candidate::release(client, namespace, &identity);
+        let _ = tokio::time::timeout(Duration::from_secs(5), release).await;
+    }
+    Ok(())
+}
+
+/// Passes, as long as this one leads. Never ends.
+async fn work(client: &Client, namespace: &str, identity: &str, mut leads: watch::Receiver<bool>) {
+    let changed = Arc::new(Notify::new());
+    let mut passes = Passes::new(client, namespace, identity, &changed);
+    let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
+    // When to look next; before that only where something changes, and not even then after a failure.
+    let mut due = Instant::now();
+    let mut failed = false;
+    loop {
+        if failed {
+            sleep_until(due).await;
+        } else {
+            tokio::select! {
+                () = changed.notified() => {}
+                () = sleep_until(due) => {}
+                // Its sender lives as long as this does.
+                _ = leads.changed() => {}
+            }
+        }
+        tokio::time::sleep(DEBOUNCE).await;
+        failed = false;
+        if !*leads.borrow() {
+            passes.pause();
+            due = Instant::now() + RESYNC;
+            continue;
+        }
+        let pause = match tokio::time::timeout(PATIENCE, passes.pass()).await {
+            Ok(Ok(next)) => {
+                backoff.succeeded();
+                match next {
+                    Next::OnChange => jittered(RESYNC),
+                    Next::Soon(time) => time,
+                }
+            }
+            Ok(Err(error)) => {
+                failed = true;
+                let pause = backoff.failed();
+                warn!(error = said::error(&error), again = ?pause, "not everything could be written");
+                pause
+            }
+            Err(_) => {
+                failed = true;
+                let pause = backoff.failed();
+                warn!(again = ?pause, "the API server does not answer in time");
+                pause
+            }
+        };
+        due = Instant::now() + pause;
+    }
+}
+
+/// Tells systemd that the runtime turns. Never ends; a pass that hangs is cut off by its own time.
+async fn ping() {
+    // Where nobody asks, now and then.
+    let pause = sd_notify::watchdog_enabled().map_or(RESYNC, |interval| interval / 2);
+    loop {
+        tokio::time::sleep(pause).await;
+        tell(&[NotifyState::Watchdog]);
+    }
+}
+
+async fn connect(connection: &Connection) -> anyhow::Result<Client> {
+    let config = match &connection.kubeconfig {
+        Some(path) => from_file(path).await?,
+        None => Config::incluster().context("there is no kubeconfig, and this is no pod")?,
+    };
+    info!(server = %config.cluster_url, namespace = connection.namespace, "the cluster");
+    Client::try_from(config).context("cannot use the credential")
+}
+
+async fn from_file(path: &Path) -> anyhow::Result<Config> {
+    let kubeconfig =
+        Kubeconfig::read_from(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .with_context(|| format!("cannot use {}", path.display()))
+}
+
+/// A name that no other candidate has: the host's, and what no two processes share there.
+fn identity() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    format!(
+        "{}_{}_{:x}",
+        host.trim(),
+        std::process::id(),
+        since.as_nanos()
+    )
+}
+
+fn tell(states: &[NotifyState<'_>]) {
+    // Without systemd nobody listens.
+    let _ = sd_notify::notify(states);
+}

@@ -1,0 +1,141 @@
+use serde_json::json;
+use slotd_crds::api::{OSUpgrade, OSUpgradeProgress, OSUpgradeStatus, Phase};
+use slotd_engine::rollout::{Plan, plan};
+
+use super::{patch, wanted};
+use crate::controller::resolution::settle;
+use crate::controller::snapshot::Snapshot;
+use crate::controller::snapshot::tests::{node, progress, read, upgrade};
+use crate::controller::waiting;
+
+/// The plan for a snapshot of one upgrade, and the status that it is to have.
+fn of(snapshot: &Snapshot) -> (Plan, OSUpgradeStatus) {
+    let upgrade = &snapshot.upgrades[0];
+    let settled = settle(upgrade, None);
+    let plan = plan(&snapshot.fleet(&[("uid-u".to_owned(), settled.clone())].into()));
+    let status = wanted(upgrade, &settled, &plan.upgrades[0], snapshot);
+    (plan, status)
+}
+
+fn condition(status: &OSUpgradeStatus, kind: &str) -> Option<(String, String)> {
+    let conditions = status.conditions.as_ref()?;
+    let condition = conditions
+        .iter()
+        .find(|condition| condition.type_ == kind)?;
+    assert_eq!(condition.observed_generation, Some(3));
+    Some((condition.reason.clone(), condition.message.clone()))
+}
+
+#[test]
+fn a_status_is_written_only_when_it_says_something_else() {
+    let mut snapshot = Snapshot {
+        nodes: vec![read(node("n1", "v1.35.0")), read(node("n2", "v1.35.0"))],
+        upgrades: vec![read(upgrade("v1.35.1", json!({})))],
+        ..Snapshot::default()
+    };
+    let (_, first) = of(&snapshot);
+    assert_eq!(
+        (first.phase.clone(), first.targets, first.ok, first.fail),
+        (Some(Phase::Accepted), Some(2), Some(0), Some(0))
+    );
+    assert!(patch(&snapshot.upgrades[0], &first).is_some());
+    let mut stored = OSUpgrade::clone(&snapshot.upgrades[0]);
+    // As it comes back from the server, to the second.
+    stored.status = Some(serde_json::from_value(serde_json::to_value(&first).unwrap()).unwrap());
+    snapshot.upgrades = vec![stored.clone().into()];
+    let (_, second) = of(&snapshot);
+    assert_eq!(patch(&snapshot.upgrades[0], &second), None);
+    stored.metadata.generation = Some(4);
+    snapshot.upgrades = vec![stored.into()];
+    let settled = settle(&snapshot.upgrades[0], None);
+    let plan = plan(&snapshot.fleet(&[("uid-u".to_owned(), settled.clone())].into()));
+    let third = wanted(
+        &snapshot.upgrades[0],
+        &settled,
+        &plan.upgrades[0],
+        &snapshot,
+    );
+    assert!(patch(&snapshot.upgrades[0], &third).is_some());
+}
+
+#[test]
+fn a_failure_is_named_on_the_upgrade() {
+    let mut failed = upgrade("v1.35.1", json!({}));
+    failed["spec"]["rollout"]["maxFailures"] = json!(1);
+    let status = json!({ "phase": "RolledBack", "attempt": 7, "failureReason": "HealthCheckFailed", "message": "kubelet: exit 1" });
+    let snapshot = Snapshot {
+        nodes: vec![read(node("n1", "v1.35.0")), read(node("n2", "v1.35.0"))],
+        upgrades: vec![read(failed)],
+        progress: vec![read::<OSUpgradeProgress>(progress("n1", status))],
+        ..Snapshot::default()
+    };
+    let (_, status) = of(&snapshot);
+    assert_eq!(
+        (status.phase.clone(), status.fail),
+        (Some(Phase::Halted), Some(1))
+    );
+    assert_eq!(
+        condition(&status, "NodesFailed"),
+        Some((
+            "HealthCheckFailed".to_owned(),
+            "n1: kubelet: exit 1".to_owned()
+        ))
+    );
+    assert_eq!(condition(&status, "Halted").unwrap().0, "Failures");
+    assert_eq!(condition(&status, "Waiting").unwrap().1, "Halted: n2");
+}
+
+#[test]
+fn a_rejected_upgrade_names_the_rule_and_forgets_its_image() {
+    let mut value = upgrade("v1.35.1", json!({}));
+    value["spec"]["checksum"] = json!("sha256:...");
+    let snapshot = Snapshot {
+        upgrades: vec![read(value)],
+        ..Snapshot::default()
+    };
+    let (_, status) = of(&snapshot);
+    assert_eq!(
+        (status.phase.clone(), status.resolved.clone()),
+        (Some(Phase::Rejected), None)
+    );
+    assert_eq!(condition(&status, "Resolved").unwrap().0, "InvalidChecksum");
+    let patch = patch(&snapshot.upgrades[0], &status).unwrap();
+    assert!(patch["status"]["resolved"].is_null() && patch["status"].get("resolved").is_some());
+}
+
+#[test]
+fn a_node_that_waits_is_told_so_once() {
+    let mut snapshot = Snapshot {
+        nodes: vec![read(node("n1", "v1.35.0"))],
+        upgrades: vec![read(upgrade("v1.35.1", json!({})))],
+        progress: vec![read::<OSUpgradeProgress>(progress(
+            "n1",
+            json!({ "phase": "Staged", "attempt": 7 }),
+        ))],
+        ..Snapshot::default()
+    };
+    let mut held = node("n1", "v1.35.0");
+    held["metadata"]["annotations"]["monok8s.io/hold"] = json!("disk swap");
+    snapshot.nodes = vec![read(held)];
+    let (plan, _) = of(&snapshot);
+    let changes = waiting::changes(&snapshot, &plan);
+    let [(_, holds)] = changes.as_slice() else {
+        panic!("{changes:?}")
+    };
+    assert_eq!((holds.status, holds.reason.as_str()), ("True", "Held"));
+    let mut object = OSUpgradeProgress::clone(&snapshot.progress[0]);
+    object.status.as_mut().unwrap().conditions = Some(vec![holds.clone().condition(None, Some(1))]);
+    snapshot.progress = vec![object.into()];
+    let (plan, _) = of(&snapshot);
+    assert_eq!(waiting::changes(&snapshot, &plan), []);
+    snapshot.nodes = vec![read(node("n1", "v1.35.0"))];
+    let (plan, _) = of(&snapshot);
+    let changes = waiting::changes(&snapshot, &plan);
+    assert_eq!(
+        changes
+            .iter()
+            .map(|(_, holds)| (holds.status, holds.reason.as_str()))
+            .collect::<Vec<_>>(),
+        [("False", "NotWaiting")]
+    );
+}

@@ -1,0 +1,65 @@
+//! The fleet's controller in a process of its own. The lab starts itself for it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use slotd::controller::Connection;
+
+use crate::cluster::Service;
+use crate::lab::Lab;
+
+/// The command by which the lab's program becomes a controller.
+pub const COMMAND: &str = "stand-in-controller";
+
+/// The user that the manifests give the controller's rights to.
+const USER: &str = "slotd-controller";
+
+/// Which cluster to control.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// The controller's kubeconfig
+    kubeconfig: PathBuf,
+}
+
+/// Runs the controller until it is told to stop, as `slotd controller` does.
+pub fn main(arguments: &Arguments) -> ExitCode {
+    let run = || -> Result<()> {
+        slotd::journal::start("info")?;
+        slotd::controller::run(&Connection {
+            kubeconfig: Some(arguments.kubeconfig.clone()),
+            namespace: slotd_crds::names::DEFAULT_NAMESPACE.to_owned(),
+        })
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A running controller with the credential that the manifests are made for. Told to stop when it goes.
+#[derive(Debug)]
+pub struct Controller {
+    service: Option<Service>,
+}
+
+impl Controller {
+    /// Starts one; its log has this name.
+    pub fn start(lab: &Lab, name: &'static str) -> Result<Self> {
+        let user = lab.control_plane()?.user(USER, None)?;
+        let program = std::env::current_exe().context("finding this program")?;
+        let arguments = [COMMAND.into(), user.kubeconfig().as_os_str().to_owned()];
+        let service = Service::start(name, &program, arguments, lab.folder())?;
+        Ok(Self {
+            service: Some(service),
+        })
+    }
+
+    /// Kills it; nothing is written any more, and nobody is told.
+    pub fn kill(&mut self) -> Result<()> {
+        self.service.take().map_or(Ok(()), Service::kill)
+    }
+}
