@@ -68,7 +68,9 @@ pub fn admit(record: &Record, request: &Request) -> Result<(), Refusal> {
     let Some(upgrade) = upgrade else {
         return match request {
             Request::Install(_) | Request::Retarget(_) | Request::Rollback { .. } => Ok(()),
-            Request::Activate { .. } | Request::Hold => Err(Refusal::NothingStaged),
+            Request::Activate { .. } | Request::Hold | Request::Renew(_) => {
+                Err(Refusal::NothingStaged)
+            }
             Request::Cancel(id) => Err(Refusal::NoSuchUpgrade { id: *id }),
         };
     };
@@ -86,9 +88,11 @@ pub fn admit(record: &Record, request: &Request) -> Result<(), Refusal> {
         Request::Cancel(_) | Request::Retarget(_) => Ok(()),
         Request::Activate { .. } if record.at == Point::Staged => Ok(()),
         Request::Hold if record.at == Point::Drain => Ok(()),
+        Request::Renew(_) if matches!(record.at, Point::Staged | Point::Drain) => Ok(()),
         Request::Install(_)
         | Request::Activate { .. }
         | Request::Hold
+        | Request::Renew(_)
         | Request::Rollback { .. } => Err(busy),
     }
 }

@@ -48,7 +48,7 @@ pub fn assign(record: &Record, assignment: Option<&Assignment>) -> Option<Reques
         return Some(Request::Cancel(upgrade.id));
     };
     if wanted.image != *request {
-        return Some(Request::Retarget(wanted.image.clone()));
+        return other_image(record, request, &wanted.image);
     }
     let goes_on = wanted.activate && !wanted.suspended;
     match record.at {
@@ -57,6 +57,24 @@ pub fn assign(record: &Record, assignment: Option<&Assignment>) -> Option<Reques
         }),
         Point::Drain if !goes_on => Some(Request::Hold),
         _ => None,
+    }
+}
+
+/// Another image is staged anew; the same one for a later attempt is not, once it is there.
+fn other_image(record: &Record, now: &ImageRequest, wanted: &ImageRequest) -> Option<Request> {
+    let later = ImageRequest {
+        task: now.task.clone(),
+        asked_anew: now.asked_anew,
+        ..wanted.clone()
+    };
+    if later != *now {
+        return Some(Request::Retarget(wanted.clone()));
+    }
+    match record.at {
+        Point::Staged | Point::Drain => wanted.task.clone().map(Request::Renew),
+        // It comes to be staged, and is renewed there.
+        _ if record.phase() == Phase::Staging => None,
+        _ => Some(Request::Retarget(wanted.clone())),
     }
 }
 

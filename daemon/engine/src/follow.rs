@@ -44,6 +44,15 @@ pub(crate) fn follow(
                 }
             }
             Event::HoldAsked => upgrade.drain = None,
+            Event::RenewAsked => {
+                upgrade.drain = None;
+                if let (Some(Request::Renew(task)), Some(request)) =
+                    (&seen.request, &mut upgrade.request)
+                {
+                    request.task = Some(task.clone());
+                    request.asked_anew = true;
+                }
+            }
             _ => {}
         }
         match outcome {

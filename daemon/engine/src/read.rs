@@ -272,6 +272,7 @@ fn requested(record: &Record, seen: &Observation) -> Option<Seen> {
         Request::Activate { drain: None } => Seen::plain(Event::ActivateAsked),
         Request::Activate { drain: Some(_) } => Seen::plain(Event::DrainAsked),
         Request::Hold => Seen::plain(Event::HoldAsked),
+        Request::Renew(_) => Seen::plain(Event::RenewAsked),
         Request::Rollback { .. } if seen.world.booted.is_some() => {
             Seen::plain(Event::RollbackAsked)
         }

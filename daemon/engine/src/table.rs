@@ -143,6 +143,8 @@ pub enum Event {
     DrainAsked,
     /// Whoever asked to activate takes that back.
     HoldAsked,
+    /// The staged image is for another attempt.
+    RenewAsked,
     /// Somebody asked to go back.
     RollbackAsked,
     /// Somebody asked to stop.
@@ -204,6 +206,7 @@ impl Event {
             Self::ActivateAsked => "activate",
             Self::DrainAsked => "activate, drained",
             Self::HoldAsked => "held back",
+            Self::RenewAsked => "next attempt",
             Self::RollbackAsked => "rollback asked",
             Self::CancelAsked => "cancel",
             Self::Done => "done",
@@ -325,6 +328,11 @@ pub const TABLE: &[Row] = &[
     row(&[Point::Staged], Event::DrainAsked, Point::Drain),
     row(&[Point::Drain], Event::Done, Point::Arm),
     row(&[Point::Drain], Event::HoldAsked, Point::Staged),
+    row(
+        &[Point::Staged, Point::Drain],
+        Event::RenewAsked,
+        Point::Staged,
+    ),
     row(&[Point::Drain], Event::Failed, Point::Discard),
     row(&[Point::Drain], Event::CancelAsked, Point::Discard),
     row(&[Point::Drain], Event::RetargetAsked, Point::Discard),

@@ -5,7 +5,7 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
-use crate::record::{Drain, Failure, ImageRequest, Upgrade};
+use crate::record::{Drain, Failure, ImageRequest, Task, Upgrade};
 
 /// One of the two bootable root partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -120,6 +120,9 @@ pub enum Request {
     },
     /// Stop draining: the image stays staged.
     Hold,
+    /// The staged image is for this task from now on, such as a later attempt of the same: the image stays staged, and a
+    /// drain for the former one stops.
+    Renew(Task),
     /// Go back to the other slot deliberately.
     Rollback {
         /// The version in that slot, to be shown.

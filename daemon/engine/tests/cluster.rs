@@ -288,3 +288,37 @@ fn every_fault_on_the_way_of_a_wish_ends_with_the_node_uncordoned_on_a_good_slot
         }
     }
 }
+
+#[test]
+fn a_raised_attempt_of_a_staged_image_needs_no_other_download_and_holds_a_drain() {
+    for at in [Point::Write, Point::Staged, Point::Drain] {
+        let mut node = Node::new(Nature::Healthy);
+        live_to(&mut node, &wish(0), at);
+        if at == Point::Drain {
+            node.cordoned = true;
+        }
+        let mut raised = wish(1);
+        raised.activate = false;
+        live(&mut node, Some(&raised));
+        assert_eq!(node.record.at, Point::Staged, "{at:?}");
+        assert!(!node.cordoned, "{at:?}");
+        let request = node.record.upgrade.as_ref().unwrap().request.clone();
+        assert_eq!(request, Some(raised.image), "{at:?}");
+        live(&mut node, Some(&wish(1)));
+        assert_eq!(results(&node), [Ending::Completed], "{at:?}");
+        let writes = node
+            .log
+            .iter()
+            .filter(|line| line.starts_with("Write Write"));
+        assert_eq!(writes.count(), 1, "{at:?}\n{}", node.log.join("\n"));
+        let task = wish(1).image.task.unwrap();
+        assert!(node.record.ended(&task).is_some(), "{at:?}");
+    }
+    // Armed already: it is taken back, since somebody may have counted on that.
+    let mut node = Node::new(Nature::Healthy);
+    live_to(&mut node, &wish(0), Point::Restart);
+    let mut raised = wish(1);
+    raised.activate = false;
+    live(&mut node, Some(&raised));
+    assert_eq!((node.record.at, node.boots), (Point::Staged, 0));
+}

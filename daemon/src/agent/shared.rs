@@ -24,7 +24,7 @@ pub(super) type Answer = SyncSender<Result<(), Failure>>;
 pub(super) fn stops(request: &Request) -> bool {
     matches!(
         request,
-        Request::Cancel(_) | Request::Retarget(_) | Request::Hold
+        Request::Cancel(_) | Request::Retarget(_) | Request::Hold | Request::Renew(_)
     )
 }
 

@@ -107,6 +107,12 @@ fn judged(status: &mut OSUpgradeProgressStatus, judgement: &Judgement) {
 
 fn under_way(status: &mut OSUpgradeProgressStatus, snapshot: &Snapshot, upgrade: &Upgrade) {
     let record = &snapshot.record;
+    // What the node is at, not what it is asked for by now: the next attempt begins when this one is over.
+    let request = upgrade.request.as_ref();
+    if let Some(task) = request.and_then(|request| request.task.as_ref()) {
+        status.attempt = Some(task.attempt);
+        status.target_version = Some(task.version.clone());
+    }
     status.phase = Some(phase(record));
     status.started_at = time::at(upgrade.started_at);
     let again = upgrade.attempt.saturating_sub(1);

@@ -431,3 +431,18 @@ fn an_end_that_only_the_object_remembers_stays_and_a_deleted_object_is_told_an_e
     let told = status(&deleted, &snapshot(Record::default()), &facts(), None).unwrap();
     assert_eq!(told.failure_reason.as_deref(), Some("Cancelled"));
 }
+
+#[test]
+fn a_status_speaks_of_the_attempt_that_the_node_is_at() {
+    let first = object("o", 1, &json!({}));
+    let raised = object(
+        "o",
+        1,
+        &json!({"spec": {"attempt": 4, "image": {"version": "v1.36.0"}}}),
+    );
+    let record = under_way(&first, Point::Restart);
+    let told = status(&raised, &snapshot(record), &facts(), None).unwrap();
+    assert_eq!(told.attempt, Some(0));
+    assert_eq!(told.target_version.as_deref(), Some("v1.35.1"));
+    assert_eq!(told.display.as_deref(), Some("rebooting"));
+}

@@ -127,15 +127,27 @@ impl<'a> Wish<'a> {
             .with_context(|| format!("{} has no progress object", node.name()))
     }
 
-    /// Why a node waits, as its progress object says it.
-    fn waits(&self, node: &StandIn) -> Result<String> {
-        let object = self.progress(node)?;
-        let conditions = object["status"]["conditions"].as_array();
-        let waiting = conditions
-            .and_then(|all| all.iter().find(|one| one["type"] == "Waiting"))
-            .with_context(|| format!("{object:#}"))?;
-        ensure!(waiting["status"] == "True", "{waiting}");
-        Ok(waiting["reason"].as_str().unwrap_or_default().to_owned())
+    /// Waits until a node waits for this, as the upgrade says it, and the node's progress object where there is one.
+    fn waits(&self, node: &StandIn, reason: &str) -> Result<()> {
+        wait_until(
+            &format!("{} waits: {reason}", node.name()),
+            PATIENCE,
+            || {
+                let status = self.status()?;
+                let waiting = condition(&status, "Waiting")?;
+                let message = waiting["message"].as_str().unwrap_or_default();
+                let said = message.split("; ").any(|part| {
+                    part.strip_prefix(&format!("{reason}: "))
+                        .is_some_and(|names| names.split(", ").any(|name| name == node.name()))
+                });
+                ensure!(said && waiting["status"] == "True", "{waiting}");
+                if let Ok(object) = self.progress(node) {
+                    let own = condition(&object["status"], "Waiting")?;
+                    ensure!(own["status"] == "True" && own["reason"] == reason, "{own}");
+                }
+                Ok(())
+            },
+        )
     }
 
     /// Deletes it, and waits until nothing of it is left.
@@ -150,6 +162,13 @@ impl<'a> Wish<'a> {
             Ok(())
         })
     }
+}
+
+fn condition<'a>(status: &'a Value, kind: &str) -> Result<&'a Value> {
+    let conditions = status["conditions"].as_array();
+    conditions
+        .and_then(|all| all.iter().find(|one| one["type"] == kind))
+        .with_context(|| format!("no condition {kind} in {status:#}"))
 }
 
 fn places(admin: &Client) -> Result<Value> {
@@ -294,7 +313,7 @@ fn halted(lab: &Lab) -> Result<()> {
         .iter()
         .filter(|node| !tried.contains(node.name()))
     {
-        ensure!(wish.waits(node)? == "Halted", "{:#}", wish.progress(node)?);
+        wish.waits(node, "Halted")?;
     }
 
     // Mended, and asked anew.
@@ -320,20 +339,13 @@ fn unavailable(lab: &Lab) -> Result<()> {
     sick.say_not_ready()?;
     let from = fleet.publish("v1.1.0")?;
     let wish = Wish::apply(&fleet, &from, &json!({}))?;
-    let waits = |node: &StandIn, reason: &str| {
-        wait_until(&format!("{} waits", node.name()), PATIENCE, || {
-            let said = wish.waits(node)?;
-            ensure!(said == reason, "for {said}");
-            Ok(())
-        })
-    };
-    waits(well, "NoPlace")?;
-    waits(sick, "NotReady")?;
+    wish.waits(well, "NoPlace")?;
+    wish.waits(sick, "NotReady")?;
     ensure!(well.boots().len() == 1, "{:?}", well.boots());
     // Ready again, and another one is cordoned by somebody: that one counts instead.
     admin.run(&["cordon", cordoned.name()])?;
     sick.say_ready()?;
-    waits(well, "NoPlace")?;
+    wish.waits(well, "NoPlace")?;
     ensure!(well.boots().len() == 1, "{:?}", well.boots());
     admin.run(&["uncordon", cordoned.name()])?;
     wish.wait_for("Completed", 3, 3, 0)?;
@@ -356,14 +368,10 @@ fn waiting(lab: &Lab) -> Result<()> {
     admin.run(&["label", "node", late.name(), &label])?;
     let from = fleet.publish("v1.1.0")?;
     let wish = Wish::apply(&fleet, &from, &json!({"suspend": true}))?;
-    wait_until("a suspended node", PATIENCE, || {
-        let said = wish.waits(fleet.node(2))?;
-        ensure!(said == "Suspended", "{said}");
-        Ok(())
-    })?;
+    wish.waits(fleet.node(2), "Suspended")?;
     wish.patch(&json!({"suspend": false}))?;
     wish.wait_until("has one node through", |status| status["ok"] == 1)?;
-    ensure!(wish.waits(held)? == "Held", "{:#}", wish.progress(held)?);
+    wish.waits(held, "Held")?;
     ensure!(
         held.boots().len() == 1 && late.boots().len() == 1,
         "{:?}",
