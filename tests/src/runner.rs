@@ -112,32 +112,50 @@ impl Outcome {
     }
 }
 
-/// Runs tests one after the other, those with machines `parallel` at a time, and prints each result as it comes.
+/// Runs tests one after the other, those with machines `parallel` at a time and those with a cluster beside them, and prints
+/// each result as it comes. A cluster's tests wait for most of their time, and what they need is built in what machines
+/// leave of the processors.
 pub fn run(lab: &Lab, tests: &[Test], parallel: usize) -> Vec<Outcome> {
     let outcomes = Mutex::new(Vec::new());
-    for tier in [Tier::Process, Tier::Loop, Tier::Cluster, Tier::Machine] {
-        let tests: Vec<Test> = tests
-            .iter()
-            .copied()
-            .filter(|test| test.tier == tier)
-            .collect();
-        if let Err(error) = prepare(lab, tier, &tests) {
-            for test in &tests {
-                let reason = Some(format!("{error:#}"));
-                let outcome = Outcome::new(test.name, Verdict::Failed, 0.0, reason);
-                record(&outcomes, outcome);
-            }
-        } else if tier == Tier::Machine {
-            run_at_once(lab, &tests, parallel, &outcomes);
-        } else {
-            for test in &tests {
-                record(&outcomes, run_one(lab, test));
-            }
-        }
+    for tier in [Tier::Process, Tier::Loop] {
+        run_tier(lab, tier, tests, 1, &outcomes);
     }
+    std::thread::scope(|scope| {
+        // The control plane lives as long as the thread that starts it.
+        scope.spawn(|| run_tier(lab, Tier::Cluster, tests, 1, &outcomes));
+        run_tier(lab, Tier::Machine, tests, parallel, &outcomes);
+    });
     outcomes
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the tests of one tier.
+fn run_tier(
+    lab: &Lab,
+    tier: Tier,
+    tests: &[Test],
+    parallel: usize,
+    outcomes: &Mutex<Vec<Outcome>>,
+) {
+    let tests: Vec<Test> = tests
+        .iter()
+        .copied()
+        .filter(|test| test.tier == tier)
+        .collect();
+    if let Err(error) = prepare(lab, tier, &tests) {
+        for test in &tests {
+            let reason = Some(format!("{error:#}"));
+            let outcome = Outcome::new(test.name, Verdict::Failed, 0.0, reason);
+            record(outcomes, outcome);
+        }
+    } else if parallel > 1 {
+        run_at_once(lab, &tests, parallel, outcomes);
+    } else {
+        for test in &tests {
+            record(outcomes, run_one(lab, test));
+        }
+    }
 }
 
 /// Makes what all tests of a tier need, so that the first one's time is its own.

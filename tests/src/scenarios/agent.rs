@@ -159,7 +159,7 @@ fn budget(lab: &Lab) -> Result<()> {
     fleet.deploy("web", 1, Some(0))?;
     let node = fleet.node(0);
     let from = fleet.publish("v1.1.0")?;
-    let change = json!({"drain": {"timeout": "15s"}});
+    let change = json!({"drain": {"timeout": "30s"}});
     let told = Told::apply(&fleet, node, "v1.1.0", &from, &change)?;
     let named = |status: &Value| {
         let message = status["message"].as_str().unwrap_or_default();

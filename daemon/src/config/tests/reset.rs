@@ -30,6 +30,7 @@ fetch:
   rateLimit: 1MiB
   windowLimit: 8MiB
 install: {requireAgent: false, requireChecksum: false}
+kubernetes: {kubeconfig: none}
 ";
 
 /// Key, value and origin of all that is shown, with `text` behind [`EVERYTHING`].
