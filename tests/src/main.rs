@@ -40,7 +40,11 @@ enum Command {
         output: Format,
     },
     /// Start a Kubernetes control plane and leave it running until Ctrl-C
-    Up,
+    Up {
+        /// With so many nodes that stand in for machines, and a controller
+        #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+        nodes: usize,
+    },
     /// Boot the reference disk and leave it running until Ctrl-C
     Vm,
     /// Connect the terminal to a running machine's console; Ctrl-] leaves
@@ -108,9 +112,12 @@ fn run(cli: Cli) -> Result<bool> {
         Command::Test(arguments) => test(&arguments, Set::Test),
         Command::Prove(arguments) => test(&arguments, Set::Prove),
         Command::Bench { output } => bench(output),
-        Command::Up => {
+        Command::Up { nodes } => {
+            if nodes > 0 {
+                setup::ensure_packages()?;
+            }
             let lab = Lab::new(&lab_folder()?, 1)?.for_test("up")?;
-            slotd_tests::cluster::up::run(lab.folder()).map(|()| true)
+            slotd_tests::cluster::up::run(&lab, nodes).map(|()| true)
         }
         Command::Vm => machine().map(|()| true),
         Command::Console { folder } => console(&folder).map(|()| true),

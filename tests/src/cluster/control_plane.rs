@@ -17,6 +17,7 @@ use super::certificates::{Authority, generate_key};
 use super::client::{Client, Identities};
 use super::programs::{Program, Programs};
 use super::service::Service;
+use crate::artifacts::repository;
 
 /// How long each program may take to be ready; many times what it takes on an idle machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
@@ -144,6 +145,18 @@ impl ControlPlane {
     /// A user with a client certificate, in one group beside `system:authenticated`.
     pub fn user(&self, name: &str, group: Option<&str>) -> Result<Client> {
         self.identities.client(name, group)
+    }
+
+    /// Applies slotd's manifests, which may be there already, and waits until its kinds are served.
+    pub fn install(&self) -> Result<()> {
+        const KINDS: [&str; 2] = [
+            "crd/osupgrades.monok8s.io",
+            "crd/osupgradeprogresses.monok8s.io",
+        ];
+        self.admin
+            .apply_folder(&repository().join("crds/manifests"))?;
+        let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
+        self.admin.run(&[&wait[..], &KINDS].concat()).map(drop)
     }
 
     /// An error when one of the programs has ended.

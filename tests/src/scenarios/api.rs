@@ -15,11 +15,6 @@ use crate::runner::Test;
 /// Many times what the API server takes to know a new kind or policy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-const KINDS: [&str; 2] = [
-    "customresourcedefinition/osupgrades.monok8s.io",
-    "customresourcedefinition/osupgradeprogresses.monok8s.io",
-];
-
 pub(super) fn tests() -> Vec<Test> {
     vec![
         in_cluster("cluster/the-examples-are-applied-as-they-stand", examples),
@@ -37,11 +32,9 @@ pub(super) fn tests() -> Vec<Test> {
 
 /// Applies the manifests, which may be there already, and waits until both kinds are served.
 pub(super) fn installed(lab: &Lab) -> Result<&Client> {
-    let admin = lab.control_plane()?.admin();
-    admin.apply_folder(&repository().join("crds/manifests"))?;
-    let wait = ["wait", "--for=condition=Established", "--timeout=60s"];
-    admin.run(&[&wait[..], &KINDS].concat())?;
-    Ok(admin)
+    let plane = lab.control_plane()?;
+    plane.install()?;
+    Ok(plane.admin())
 }
 
 fn examples(lab: &Lab) -> Result<()> {
