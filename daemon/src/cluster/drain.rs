@@ -56,7 +56,7 @@ impl fmt::Debug for Lender {
 }
 
 impl Lender {
-    /// The object that a drain is for from now on.
+    /// The object that a drain is for from now on; before, nothing is drained.
     pub(super) fn name(&self, object: &str) {
         let mut name = self.object.lock().unwrap_or_else(PoisonError::into_inner);
         if *name != object {
@@ -121,15 +121,19 @@ impl PodDrainer {
     /// Cordons the node; tries until the API server takes it, since nothing may be evicted before and nothing times out.
     async fn cordon(&self, say: &(dyn Fn(String) + Send + Sync)) -> (Client, String) {
         let mut backoff = Backoff::default();
-        let object = self
-            .object
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
         loop {
+            let object = self
+                .object
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
             let identity = self.identity.borrow().clone();
             let trouble = match identity {
                 None => "the cluster is not known yet".to_owned(),
+                // After a restart: it may be edited or gone.
+                Some(_) if object.is_empty() => {
+                    "it is not known yet whether the cluster still wants it".to_owned()
+                }
                 Some(identity) => {
                     let node = OwnNode::new(identity.client.clone(), &identity.node);
                     match node.cordon(&object).await {
@@ -285,7 +289,16 @@ mod tests {
     use k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
-    use super::has_to_go;
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    use slotd_engine::Drain;
+    use slotd_image::Cancel;
+    use tokio::runtime::Handle;
+
+    use super::{PodDrainer, has_to_go};
+    use crate::agent::{Drainer, Trouble};
+    use crate::cluster::identity::for_tests;
 
     fn pod(metadata: serde_json::Value, phase: &str) -> Pod {
         serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase}})).unwrap()
@@ -308,5 +321,33 @@ mod tests {
         for over in ["Succeeded", "Failed"] {
             assert!(!has_to_go(&pod(json!({}), over)));
         }
+    }
+
+    #[tokio::test]
+    async fn after_a_restart_nothing_is_cordoned_before_it_is_known_that_it_is_still_wanted() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (drainer, lender) = PodDrainer::new(Handle::current());
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        lender.identity.send_replace(Some(for_tests(&server)));
+        let drain = async || {
+            let (drainer, cancel) = (drainer.clone(), Cancel::new());
+            let asked = cancel.clone();
+            let thread = tokio::task::spawn_blocking(move || {
+                let drain = Drain {
+                    timeout: 1,
+                    force: true,
+                };
+                Drainer::drain(&drainer, drain, &asked, &|_| {})
+            });
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            cancel.cancel();
+            assert!(matches!(thread.await.unwrap(), Err(Trouble::Stopped)));
+        };
+        drain().await;
+        assert!(listener.accept().is_err(), "it asked the API server");
+        lender.name("o");
+        drain().await;
+        assert!(listener.accept().is_ok(), "it asked nothing");
     }
 }

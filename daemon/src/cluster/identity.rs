@@ -217,7 +217,8 @@ mod tests {
             let (pem, key) = certificate(name);
             fs::write(folder.path().join("current.pem"), format!("{pem}{key}")).unwrap();
         };
-        let renew_authority = || fs::write(folder.path().join("ca.pem"), certificate("ca").0).unwrap();
+        let renew_authority =
+            || fs::write(folder.path().join("ca.pem"), certificate("ca").0).unwrap();
         renew_authority();
         renew("system:node:n1");
         let identity = load(&path).await.unwrap();

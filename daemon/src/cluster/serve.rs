@@ -109,11 +109,14 @@ impl<'a> Told<'a> {
         }
     }
 
-    fn over(&mut self) {
-        if self.said.take().is_some() {
+    /// Whether there was one.
+    fn over(&mut self) -> bool {
+        let was = self.said.take().is_some();
+        if was {
             info!(condition = self.kind, "the cluster: over");
             self.agent.announce(self.kind, None);
         }
+        was
     }
 }
 
@@ -159,17 +162,23 @@ impl<'a> Side<'a> {
         let mut told = Told::new(self.agent, "ClusterUnreachable");
         let mut watching = Told::new(self.agent, "ClusterUnwatched");
         let mut due = Instant::now();
+        // Whatever the agent has to tell, what fails is tried again in its own time.
+        let mut no_earlier = due;
         let mut renewed = Instant::now() + CREDENTIAL;
         loop {
             tokio::select! {
                 changed = self.watch.changed() => match changed {
                     Ok(()) => {
-                        watching.over();
-                        due = due.min(Instant::now() + TOGETHER);
+                        if watching.over() {
+                            no_earlier = Instant::now();
+                        }
+                        due = due.min(no_earlier.max(Instant::now() + TOGETHER));
                     }
                     Err(error) => watching.warn(&error.to_string()),
                 },
-                () = wake.notified() => due = due.min(Instant::now() + TOGETHER),
+                () = wake.notified() => {
+                    due = due.min(no_earlier.max(Instant::now() + TOGETHER));
+                }
                 () = sleep_until(due) => {
                     let pause = match self.reconcile().await {
                         Ok(pause) => {
@@ -181,7 +190,9 @@ impl<'a> Side<'a> {
                             told.warn(&error.to_string());
                             // Whatever it was, the Node is looked at anew.
                             self.node = None;
-                            backoff.next()
+                            let pause = backoff.next();
+                            no_earlier = Instant::now() + pause;
+                            pause
                         }
                     };
                     due = Instant::now() + pause;
@@ -209,7 +220,9 @@ impl<'a> Side<'a> {
             self.facts = None;
         }
         let (facts, running) = self.facts(&snapshot).await;
-        let node_uid = self.keep_node(&snapshot, &facts).await?;
+        let Some(node_uid) = self.keep_node(&snapshot, &facts).await? else {
+            return Ok(IN_THE_WAY);
+        };
         let mut pause = self.resync.saturating_duration_since(Instant::now());
         let Some(objects) = self.watch.objects() else {
             return Ok(pause);
@@ -222,6 +235,7 @@ impl<'a> Side<'a> {
         let chosen = choose(&all, &node_uid, &snapshot.record);
         let judgement = chosen.map(|object| judge(object, &snapshot.record, &running));
         let begun = self.order(&snapshot, chosen, judgement.as_ref(), &mut pause);
+        let mut refused = Ok(());
         for object in &objects {
             let counts = chosen.is_some_and(|chosen| std::ptr::eq(chosen, object));
             // What was just begun says itself how it stands, in a moment.
@@ -230,11 +244,14 @@ impl<'a> Side<'a> {
             }
             let judgement = judgement.as_ref().filter(|_| counts);
             if let Some(status) = report::status(object, &snapshot, &facts, judgement) {
-                let wait = self.write(object, &status).await?;
-                pause = pause.min(wait.unwrap_or(pause));
+                // One that cannot be written keeps no other one from being written.
+                match self.write(object, &status).await {
+                    Ok(wait) => pause = pause.min(wait.unwrap_or(pause)),
+                    Err(error) => refused = refused.and(Err(error)),
+                }
             }
         }
-        Ok(pause)
+        refused.map(|()| pause)
     }
 
     /// Asks the agent for what the cluster wants next. Whether it took something.
@@ -249,12 +266,15 @@ impl<'a> Side<'a> {
             Some(Judgement::Take(assignment)) => Some(&**assignment),
             _ => None,
         };
+        // Before anything is asked for: an agent that was restarted while it drained waits for this word.
+        if assignment.is_some_and(|wanted| wanted.activate && !wanted.suspended)
+            && let Some(name) = chosen.and_then(|object| object.metadata.name.as_deref())
+        {
+            self.lender.name(name);
+        }
         let Some(request) = assign(&snapshot.record, assignment) else {
             return false;
         };
-        if let Some(name) = chosen.and_then(|object| object.metadata.name.as_deref()) {
-            self.lender.name(name);
-        }
         match self.agent.order(request) {
             Ok(id) => {
                 debug!(id, "asked for what the cluster wants");
@@ -292,12 +312,13 @@ impl<'a> Side<'a> {
         (facts, running)
     }
 
-    /// Keeps the own Node's labels, and takes a cordon of ours back that nothing needs any more. The Node's uid.
+    /// Keeps the own Node's labels, and takes a cordon of ours back that nothing needs any more. The Node's uid;
+    /// none where the agent has moved on meanwhile.
     async fn keep_node(
         &mut self,
         snapshot: &Snapshot,
         facts: &NodeFacts,
-    ) -> Result<String, ClusterError> {
+    ) -> Result<Option<String>, ClusterError> {
         let at = snapshot.record.at;
         let known = self.node.take().filter(|(_, then)| *then == at);
         let node = match known {
@@ -312,6 +333,10 @@ impl<'a> Side<'a> {
                 if !needed && cordoned_by_us(&node) {
                     // Labelling it may have given it another version.
                     let node = self.own.get().await?;
+                    // A drain that was asked for since is not to lose its cordon; no other one begins without our word.
+                    if !self.agent.stands(at) {
+                        return Ok(None);
+                    }
                     if self.own.uncordon(&node).await? {
                         info!("uncordoned");
                     }
@@ -321,7 +346,7 @@ impl<'a> Side<'a> {
         };
         let uid = node.metadata.uid.clone().unwrap_or_default();
         self.node = Some((node, at));
-        Ok(uid)
+        Ok(Some(uid))
     }
 
     /// Writes a status where it says something new. How long it may wait, where it does wait.

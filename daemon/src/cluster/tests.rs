@@ -446,13 +446,20 @@ fn an_edit_while_the_trial_boot_runs_is_begun_once_that_has_ended() {
         edited.status = status(&edited, &snapshot(on_trial.clone()), &facts(), None);
         let told = edited.status.as_ref().unwrap();
         assert_eq!(
-            (told.attempt, told.target_version.as_deref(), told.observed_generation),
+            (
+                told.attempt,
+                told.target_version.as_deref(),
+                told.observed_generation
+            ),
             (Some(0), Some("v1.35.1"), Some(3)),
             "{change}"
         );
         let back = ended(&first, Result::RolledBack, None);
         let judgement = judge(&edited, &back, &running("v1.34.0"));
-        assert!(matches!(judgement, Judgement::Take(_)), "{change}: {judgement:?}");
+        assert!(
+            matches!(judgement, Judgement::Take(_)),
+            "{change}: {judgement:?}"
+        );
     }
 }
 
@@ -488,7 +495,13 @@ fn a_sentence_about_very_many_pods_fits_the_schema() {
     let length = told.message.unwrap().chars().count();
     assert!((30_000..=32_768).contains(&length), "{length}");
     let waits = Judgement::Wait("x".repeat(40_000));
-    let told = status(&object, &snapshot(Record::default()), &facts(), Some(&waits)).unwrap();
+    let told = status(
+        &object,
+        &snapshot(Record::default()),
+        &facts(),
+        Some(&waits),
+    )
+    .unwrap();
     assert!(told.message.unwrap().chars().count() <= 32_768);
 }
 
