@@ -22,9 +22,11 @@ use super::identity::{self, Identity};
 use super::own_node::{OwnNode, cordoned_by_us};
 use super::report::{self, News, NodeFacts};
 use super::time::Backoff;
+use super::told::Told;
 use super::watch::Watch;
 use super::wish::{Judgement, Running, choose, is_for, judge};
 use crate::agent::{AgentHandle, Snapshot};
+use crate::error::ErrorKind;
 
 /// Between two looks at whether there is a kubeconfig by now: a node that stands alone is not to be woken for nothing.
 const KUBECONFIG: Duration = Duration::from_secs(120);
@@ -46,6 +48,9 @@ const START: Duration = Duration::from_millis(500);
 
 /// Until a request that was in the way of another one is over.
 const IN_THE_WAY: Duration = Duration::from_secs(1);
+
+/// Until a node that can take no request is asked again.
+const IMPOSSIBLE: Duration = Duration::from_secs(60);
 
 /// Speaks with the cluster for as long as the agent runs; at once over where the node stands alone.
 pub async fn serve(access: ClusterAccess, agent: AgentHandle, lender: Lender) {
@@ -84,46 +89,17 @@ fn missing(path: &Path) -> bool {
         .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// A trouble with the cluster: said once in the log, and in the node's status for as long as it lasts.
-struct Told<'a> {
-    agent: &'a AgentHandle,
-    /// The condition's type.
-    kind: &'static str,
-    said: Option<String>,
-}
-
-impl<'a> Told<'a> {
-    fn new(agent: &'a AgentHandle, kind: &'static str) -> Self {
-        Self {
-            agent,
-            kind,
-            said: None,
-        }
-    }
-
-    fn warn(&mut self, trouble: &str) {
-        if self.said.as_deref() != Some(trouble) {
-            warn!(trouble, condition = self.kind, "the cluster");
-            self.agent.announce(self.kind, Some(trouble.to_owned()));
-            self.said = Some(trouble.to_owned());
-        }
-    }
-
-    /// Whether there was one.
-    fn over(&mut self) -> bool {
-        let was = self.said.take().is_some();
-        if was {
-            info!(condition = self.kind, "the cluster: over");
-            self.agent.announce(self.kind, None);
-        }
-        was
-    }
-}
-
-impl Drop for Told<'_> {
-    fn drop(&mut self) {
-        self.over();
-    }
+/// What came of asking the agent for what the cluster wants.
+#[derive(Debug, PartialEq, Eq)]
+enum Order {
+    /// It wants nothing now.
+    Nothing,
+    /// It is begun.
+    Taken,
+    /// Another request comes first.
+    InTheWay,
+    /// Somebody has to put the node in order first.
+    Impossible(String),
 }
 
 /// One life with one credential.
@@ -233,13 +209,21 @@ impl<'a> Side<'a> {
             .collect();
         let all: Vec<&OSUpgradeProgress> = objects.iter().collect();
         let chosen = choose(&all, &node_uid, &snapshot.record);
-        let judgement = chosen.map(|object| judge(object, &snapshot.record, &running));
-        let begun = self.order(&snapshot, chosen, judgement.as_ref(), &mut pause);
+        let mut judgement = chosen.map(|object| judge(object, &snapshot.record, &running));
+        let order = self.order(&snapshot, chosen, judgement.as_ref());
+        match &order {
+            Order::Nothing | Order::Taken => {}
+            Order::InTheWay => pause = pause.min(IN_THE_WAY),
+            Order::Impossible(reason) => {
+                pause = pause.min(IMPOSSIBLE);
+                judgement = Some(Judgement::Wait(reason.clone()));
+            }
+        }
         let mut refused = Ok(());
         for object in &objects {
             let counts = chosen.is_some_and(|chosen| std::ptr::eq(chosen, object));
             // What was just begun says itself how it stands, in a moment.
-            if counts && begun {
+            if counts && order == Order::Taken {
                 continue;
             }
             let judgement = judgement.as_ref().filter(|_| counts);
@@ -254,14 +238,13 @@ impl<'a> Side<'a> {
         refused.map(|()| pause)
     }
 
-    /// Asks the agent for what the cluster wants next. Whether it took something.
+    /// Asks the agent for what the cluster wants next.
     fn order(
         &self,
         snapshot: &Snapshot,
         chosen: Option<&OSUpgradeProgress>,
         judgement: Option<&Judgement>,
-        pause: &mut Duration,
-    ) -> bool {
+    ) -> Order {
         let assignment = match judgement {
             Some(Judgement::Take(assignment)) => Some(&**assignment),
             _ => None,
@@ -273,17 +256,19 @@ impl<'a> Side<'a> {
             self.lender.name(name);
         }
         let Some(request) = assign(&snapshot.record, assignment) else {
-            return false;
+            return Order::Nothing;
         };
         match self.agent.order(request) {
             Ok(id) => {
                 debug!(id, "asked for what the cluster wants");
-                true
+                Order::Taken
+            }
+            Err(error) if error.kind() == ErrorKind::Configuration => {
+                Order::Impossible(error.to_string())
             }
             Err(error) => {
                 debug!(%error, "the agent takes no request now");
-                *pause = (*pause).min(IN_THE_WAY);
-                false
+                Order::InTheWay
             }
         }
     }

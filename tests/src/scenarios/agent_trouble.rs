@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::api::installed;
@@ -40,6 +40,10 @@ pub(super) fn tests() -> Vec<Test> {
         on_stand_ins(
             "cluster/a-status-that-is-refused-spoils-no-other-and-is-not-written-without-end",
             refused_status,
+        ),
+        on_stand_ins(
+            "cluster/a-node-that-can-remember-nothing-says-so-and-begins-nothing",
+            forgetful,
         ),
     ]
 }
@@ -285,4 +289,29 @@ fn refused_status(lab: &Lab) -> Result<()> {
     admin
         .run(&["delete", "validatingadmissionpolicy", "no-status"])
         .map(drop)
+}
+
+fn forgetful(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let fleet = Fleet::start(lab, 1)?;
+    let node = fleet.node(0);
+    let path = node.root().join("data/slotd/state.json");
+    // As if a much later release had run here.
+    let state = json!({"version": 1000, "min_reader": 1000, "record": {}});
+    std::fs::create_dir_all(path.parent().context("the state has a folder")?)?;
+    std::fs::write(&path, state.to_string())?;
+    let starts = node.agent_starts();
+    node.kill_agent()?;
+    wait_until("another agent", PATIENCE, || {
+        ensure!(node.agent_starts() > starts, "{starts} starts");
+        Ok(())
+    })?;
+    let from = fleet.publish("v1.1.0")?;
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
+    told.wait_until("says why it waits", |status| {
+        let message = status["message"].as_str().unwrap_or_default();
+        status["phase"] == "Pending" && message.contains("needs a reader of version 1000")
+    })?;
+    ensure!(node.boots().len() == 1, "{:?}", node.boots());
+    told.delete()
 }
