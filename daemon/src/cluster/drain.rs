@@ -194,7 +194,8 @@ impl Evictions {
     /// Evicts what is not on its way yet. What is still there, and why, one sentence for each pod.
     ///
     /// # Errors
-    /// When the pods cannot be listed.
+    /// When the pods cannot be listed, or no answer comes to an eviction: nothing would to the others either, and the
+    /// time that a drain may take would be spent many times over.
     async fn round(&mut self) -> Result<Vec<String>, ClusterError> {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let own = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
@@ -208,7 +209,7 @@ impl Evictions {
                 left.push(format!("pod {namespace}/{name} ends"));
                 continue;
             }
-            match self.evict(namespace, name, pod).await {
+            match self.evict(namespace, name, pod).await? {
                 Evicted::Ends => left.push(format!("pod {namespace}/{name} ends")),
                 Evicted::Kept(why) => {
                     self.kept = true;
@@ -219,7 +220,7 @@ impl Evictions {
         Ok(left)
     }
 
-    async fn evict(&self, namespace: &str, name: &str, pod: &Pod) -> Evicted {
+    async fn evict(&self, namespace: &str, name: &str, pod: &Pod) -> Result<Evicted, ClusterError> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let parameters = EvictParams {
             delete_options: Some(DeleteParams {
@@ -235,11 +236,14 @@ impl Evictions {
         match ask("evict a pod", pods.evict(name, &parameters)).await {
             Ok(_) => {
                 info!(namespace, name, "evicted");
-                Evicted::Ends
+                Ok(Evicted::Ends)
             }
             // Gone, or another one of its name is there: the next look tells.
-            Err(error) if matches!(error.code(), Some(404 | 409)) => Evicted::Ends,
-            Err(error) => Evicted::Kept(error.status().map_or_else(|| error.to_string(), kept)),
+            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(Evicted::Ends),
+            Err(error) => match error.status() {
+                Some(status) => Ok(Evicted::Kept(kept(status))),
+                None => Err(error),
+            },
         }
     }
 }
@@ -289,14 +293,17 @@ mod tests {
     use k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
+    use std::io::{Read, Write};
     use std::net::TcpListener;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     use slotd_engine::Drain;
     use slotd_image::Cancel;
     use tokio::runtime::Handle;
 
-    use super::{PodDrainer, has_to_go};
+    use super::{Evictions, PodDrainer, has_to_go};
     use crate::agent::{Drainer, Trouble};
     use crate::cluster::identity::for_tests;
 
@@ -349,5 +356,41 @@ mod tests {
         lender.name("o");
         drain().await;
         assert!(listener.accept().is_ok(), "it asked nothing");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_answers_no_eviction_is_not_asked_for_each_pod_in_turn() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let evictions = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&evictions);
+        std::thread::spawn(move || {
+            let pod = |name: &str| json!({"metadata": {"name": name, "namespace": "team"}});
+            let pods: Vec<_> = ["a", "b", "c"].map(pod).into();
+            let list =
+                json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods});
+            let list = list.to_string();
+            for connection in listener.incoming() {
+                let mut connection = connection.unwrap();
+                let mut request = [0; 8192];
+                let length = connection.read(&mut request).unwrap();
+                if request[..length].starts_with(b"POST") {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                } else {
+                    let head =
+                        "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json";
+                    write!(
+                        connection,
+                        "{head}\r\ncontent-length: {}\r\n\r\n{list}",
+                        list.len()
+                    )
+                    .unwrap();
+                }
+            }
+        });
+        let mut round = Evictions::new(for_tests(&server).client, "n1");
+        let error = round.round().await.unwrap_err().to_string();
+        assert!(error.starts_with("cannot evict a pod: "), "{error}");
+        assert_eq!(evictions.load(Ordering::SeqCst), 1);
     }
 }
