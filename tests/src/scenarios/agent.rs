@@ -320,13 +320,13 @@ fn edited_and_deleted(lab: &Lab) -> Result<()> {
         Ok(())
     })?;
     ensure!(node.boots().len() == 1, "{:?}", node.boots());
-    let ends: Vec<String> = node
-        .history()?
-        .into_iter()
-        .map(|entry| entry.result)
-        .collect();
-    ensure!(ends == ["Cancelled", "Cancelled"], "{ends:?}");
-    Ok(())
+    // Written a moment after the record says that it is at rest.
+    wait_until("both ends in the history", PATIENCE, || {
+        let ends = node.history()?.into_iter().map(|entry| entry.result);
+        let ends: Vec<String> = ends.collect();
+        ensure!(ends == ["Cancelled", "Cancelled"], "{ends:?}");
+        Ok(())
+    })
 }
 
 fn edited_on_trial(lab: &Lab) -> Result<()> {
