@@ -162,10 +162,12 @@ fn open(
     request: Option<ImageRequest>,
 ) {
     record.last_id = record.last_id.saturating_add(1);
-    let task = request.as_ref().and_then(|request| request.task.as_ref());
-    if task.is_some() {
-        // Its target was edited within the attempt.
-        record.tasks.retain(|ended| ended.task.as_ref() != task);
+    if let Some(task) = request.as_ref().and_then(|request| request.task.as_ref()) {
+        // Its target was edited within the attempt: should it ever ask for an earlier one again, that is to run anew.
+        record.tasks.retain(|ended| {
+            let known = ended.task.as_ref();
+            known.is_none_or(|known| (&known.uid, known.attempt) != (&task.uid, task.attempt))
+        });
     }
     record.upgrade = Some(Upgrade {
         id: record.last_id,

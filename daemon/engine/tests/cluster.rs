@@ -165,6 +165,34 @@ fn an_edit_before_the_reboot_is_staged_anew_and_the_first_image_never_runs() {
 }
 
 #[test]
+fn an_edit_that_is_taken_back_is_staged_like_any_other() {
+    for at in BEFORE_THE_REBOOT {
+        let mut node = Node::new(Nature::Healthy);
+        live_to(&mut node, &wish(0), at);
+        node.supply = (7, Nature::Healthy);
+        live_to(&mut node, &edited(), Point::Write);
+        node.supply = (2, Nature::Healthy);
+        live(&mut node, Some(&wish(0)));
+        assert_eq!(
+            results(&node),
+            [Ending::Cancelled, Ending::Cancelled, Ending::Completed],
+            "{at:?}"
+        );
+        assert_eq!(node.marker[index(Slot::B)], Some(digest(2)), "{at:?}");
+    }
+    // Also after both versions ran: what ended first is not the end of what is asked now.
+    let mut node = Node::new(Nature::Healthy);
+    live(&mut node, Some(&wish(0)));
+    node.supply = (7, Nature::Healthy);
+    live(&mut node, Some(&edited()));
+    let task = wish(0).image.task.unwrap();
+    assert_eq!(node.record.ended(&task), None);
+    node.supply = (2, Nature::Healthy);
+    live(&mut node, Some(&wish(0)));
+    assert_eq!(results(&node), [Ending::Completed; 3]);
+}
+
+#[test]
 fn a_deletion_before_the_reboot_leaves_an_empty_slot_and_no_cordon() {
     for at in BEFORE_THE_REBOOT {
         let mut node = Node::new(Nature::Healthy);

@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use slotd_engine::{Request, Slot};
+use slotd_engine::{Point, Request, Slot};
 use slotd_image::ImageSource;
 
 use super::driver;
@@ -165,6 +165,13 @@ impl AgentHandle {
             progress: state.progress,
             message: state.message.clone(),
         })
+    }
+
+    /// Whether the upgrade stands there still, and nothing that was asked meanwhile leads on.
+    #[must_use]
+    pub fn stands(&self, at: Point) -> bool {
+        let state = self.shared.state();
+        state.record.at == at && state.request.is_none() && !state.deciding
     }
 
     /// Has the status say this from now on in place of what it said under that type; `None` says nothing of it.

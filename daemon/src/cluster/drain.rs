@@ -56,7 +56,7 @@ impl fmt::Debug for Lender {
 }
 
 impl Lender {
-    /// The object that a drain is for from now on.
+    /// The object that a drain is for from now on; before, nothing is drained.
     pub(super) fn name(&self, object: &str) {
         let mut name = self.object.lock().unwrap_or_else(PoisonError::into_inner);
         if *name != object {
@@ -121,15 +121,19 @@ impl PodDrainer {
     /// Cordons the node; tries until the API server takes it, since nothing may be evicted before and nothing times out.
     async fn cordon(&self, say: &(dyn Fn(String) + Send + Sync)) -> (Client, String) {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        let object = self
-            .object
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
         loop {
+            let object = self
+                .object
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
             let identity = self.identity.borrow().clone();
             let trouble = match identity {
                 None => "the cluster is not known yet".to_owned(),
+                // After a restart: it may be edited or gone.
+                Some(_) if object.is_empty() => {
+                    "it is not known yet whether the cluster still wants it".to_owned()
+                }
                 Some(identity) => {
                     let node = OwnNode::new(identity.client.clone(), &identity.node);
                     match node.cordon(&object).await {
@@ -190,7 +194,8 @@ impl Evictions {
     /// Evicts what is not on its way yet. What is still there, and why, one sentence for each pod.
     ///
     /// # Errors
-    /// When the pods cannot be listed.
+    /// When the pods cannot be listed, or no answer comes to an eviction: nothing would to the others either, and the
+    /// time that a drain may take would be spent many times over.
     async fn round(&mut self) -> Result<Vec<String>, ClusterError> {
         let pods: Api<Pod> = Api::all(self.client.clone());
         let own = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
@@ -204,7 +209,7 @@ impl Evictions {
                 left.push(format!("pod {namespace}/{name} ends"));
                 continue;
             }
-            match self.evict(namespace, name, pod).await {
+            match self.evict(namespace, name, pod).await? {
                 Evicted::Ends => left.push(format!("pod {namespace}/{name} ends")),
                 Evicted::Kept(why) => {
                     self.kept = true;
@@ -215,7 +220,7 @@ impl Evictions {
         Ok(left)
     }
 
-    async fn evict(&self, namespace: &str, name: &str, pod: &Pod) -> Evicted {
+    async fn evict(&self, namespace: &str, name: &str, pod: &Pod) -> Result<Evicted, ClusterError> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let parameters = EvictParams {
             delete_options: Some(DeleteParams {
@@ -231,11 +236,14 @@ impl Evictions {
         match ask("evict a pod", pods.evict(name, &parameters)).await {
             Ok(_) => {
                 info!(namespace, name, "evicted");
-                Evicted::Ends
+                Ok(Evicted::Ends)
             }
             // Gone, or another one of its name is there: the next look tells.
-            Err(error) if matches!(error.code(), Some(404 | 409)) => Evicted::Ends,
-            Err(error) => Evicted::Kept(error.status().map_or_else(|| error.to_string(), kept)),
+            Err(error) if matches!(error.code(), Some(404 | 409)) => Ok(Evicted::Ends),
+            Err(error) => match error.status() {
+                Some(status) => Ok(Evicted::Kept(kept(status))),
+                None => Err(error),
+            },
         }
     }
 }
@@ -285,7 +293,19 @@ mod tests {
     use k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
-    use super::has_to_go;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use slotd_engine::Drain;
+    use slotd_image::Cancel;
+    use tokio::runtime::Handle;
+
+    use super::{Evictions, PodDrainer, has_to_go};
+    use crate::agent::{Drainer, Trouble};
+    use crate::cluster::identity::for_tests;
 
     fn pod(metadata: serde_json::Value, phase: &str) -> Pod {
         serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase}})).unwrap()
@@ -308,5 +328,69 @@ mod tests {
         for over in ["Succeeded", "Failed"] {
             assert!(!has_to_go(&pod(json!({}), over)));
         }
+    }
+
+    #[tokio::test]
+    async fn after_a_restart_nothing_is_cordoned_before_it_is_known_that_it_is_still_wanted() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let (drainer, lender) = PodDrainer::new(Handle::current());
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        lender.identity.send_replace(Some(for_tests(&server)));
+        let drain = async || {
+            let (drainer, cancel) = (drainer.clone(), Cancel::new());
+            let asked = cancel.clone();
+            let thread = tokio::task::spawn_blocking(move || {
+                let drain = Drain {
+                    timeout: 1,
+                    force: true,
+                };
+                Drainer::drain(&drainer, drain, &asked, &|_| {})
+            });
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            cancel.cancel();
+            assert!(matches!(thread.await.unwrap(), Err(Trouble::Stopped)));
+        };
+        drain().await;
+        assert!(listener.accept().is_err(), "it asked the API server");
+        lender.name("o");
+        drain().await;
+        assert!(listener.accept().is_ok(), "it asked nothing");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_answers_no_eviction_is_not_asked_for_each_pod_in_turn() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let evictions = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&evictions);
+        std::thread::spawn(move || {
+            let pod = |name: &str| json!({"metadata": {"name": name, "namespace": "team"}});
+            let pods: Vec<_> = ["a", "b", "c"].map(pod).into();
+            let list =
+                json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": pods});
+            let list = list.to_string();
+            for connection in listener.incoming() {
+                let mut connection = connection.unwrap();
+                let mut request = [0; 8192];
+                let length = connection.read(&mut request).unwrap();
+                if request[..length].starts_with(b"POST") {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                } else {
+                    let head =
+                        "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json";
+                    write!(
+                        connection,
+                        "{head}\r\ncontent-length: {}\r\n\r\n{list}",
+                        list.len()
+                    )
+                    .unwrap();
+                }
+            }
+        });
+        let mut round = Evictions::new(for_tests(&server).client, "n1");
+        let error = round.round().await.unwrap_err().to_string();
+        assert!(error.starts_with("cannot evict a pod: "), "{error}");
+        assert_eq!(evictions.load(Ordering::SeqCst), 1);
     }
 }

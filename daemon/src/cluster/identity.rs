@@ -70,9 +70,12 @@ pub(super) fn material(path: &Path) -> Result<Material, ClusterError> {
         source: Box::new(source),
     })?;
     let user = user(&kubeconfig).unwrap_or_default();
+    let clusters = kubeconfig.clusters.into_iter();
+    let authorities = clusters.filter_map(|named| named.cluster?.certificate_authority);
     for file in [user.client_certificate, user.client_key]
         .into_iter()
         .flatten()
+        .chain(authorities)
     {
         bytes.push(read(&beside(path, &file))?);
     }
@@ -150,6 +153,17 @@ fn node_name(pem: &[u8]) -> Result<String, String> {
         .ok_or_else(|| format!("its certificate is {name}'s, not {NODE_USER}NAME's"))
 }
 
+/// A node of that API server, without a credential.
+#[cfg(test)]
+pub(super) fn for_tests(server: &str) -> Identity {
+    let config = kube::Config::new(server.parse().unwrap());
+    Identity {
+        client: Client::try_from(config).unwrap(),
+        node: "n1".to_owned(),
+        material: Material(Vec::new()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -193,7 +207,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kubelet.conf");
         let text = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "c",
-            "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1", "certificate-authority": "ca.pem"}}],
             "users": [{"name": "u", "user": {"client-certificate": "current.pem", "client-key": "current.pem"}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}"#;
         fs::write(&path, text).unwrap();
@@ -203,11 +217,18 @@ mod tests {
             let (pem, key) = certificate(name);
             fs::write(folder.path().join("current.pem"), format!("{pem}{key}")).unwrap();
         };
+        let renew_authority =
+            || fs::write(folder.path().join("ca.pem"), certificate("ca").0).unwrap();
+        renew_authority();
         renew("system:node:n1");
         let identity = load(&path).await.unwrap();
         assert_eq!(identity.node, "n1");
         assert!(identity.material == material(&path).unwrap());
         renew("system:node:n1");
+        assert!(identity.material != material(&path).unwrap());
+        // The cluster's own certificate may be another one, too.
+        let identity = load(&path).await.unwrap();
+        renew_authority();
         assert!(identity.material != material(&path).unwrap());
     }
 }

@@ -13,6 +13,7 @@ mod serve;
 #[cfg(test)]
 mod tests;
 mod time;
+mod told;
 mod watch;
 mod wish;
 

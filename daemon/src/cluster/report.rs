@@ -4,7 +4,7 @@ use slotd_crds::api::{OSUpgradeProgress, OSUpgradeProgressStatus, Partition, Pro
 use slotd_engine::{Ended, ErrorKind, Failure, Phase, Point, Record, Result, Upgrade};
 
 use super::time;
-use super::wish::{Judgement, begun, says_ended, task};
+use super::wish::{Judgement, begun, says_ended, task, went_down};
 use crate::agent::Snapshot;
 use crate::status::SlotLetter;
 
@@ -44,6 +44,14 @@ pub(super) fn status(
     if begun(record) == object.metadata.uid.as_deref()
         && let Some(upgrade) = record.under_way()
     {
+        let own = upgrade.request.as_ref().and_then(|own| own.task.as_ref());
+        if let Some(own) = own.filter(|own| **own != task) {
+            // The object was edited meanwhile, which is not acted upon yet.
+            status.attempt = Some(own.attempt);
+            status.target_version = Some(own.version.clone());
+            let known = object.status.as_ref();
+            status.observed_generation = known.and_then(|known| known.observed_generation);
+        }
         under_way(&mut status, snapshot, upgrade);
     } else if let Some(ended) = record.ended(&task) {
         end(&mut status, ended);
@@ -57,6 +65,10 @@ pub(super) fn status(
         };
     } else if let Some(judgement) = judgement {
         judged(&mut status, judgement);
+        if matches!(judgement, Judgement::Wait(_)) && went_down(object) {
+            // A trial boot whose record was lost, until it is known how it ended.
+            status.phase = Some(ProgressPhase::Confirming);
+        }
     } else if object.metadata.deletion_timestamp.is_some() {
         let message = "the object was deleted before the node began with it";
         failed(&mut status, ProgressPhase::Failed, "Cancelled", message);
@@ -65,6 +77,11 @@ pub(super) fn status(
     }
     let phase = status.phase.as_ref();
     status.display = phase.map(|phase| phase.display(status.percent));
+    if let Some(message) = &mut status.message
+        && let Some((end, _)) = message.char_indices().nth(MESSAGE_LIMIT)
+    {
+        message.truncate(end);
+    }
     if phase.is_some_and(ProgressPhase::is_end) && status.completed_at.is_none() {
         status.completed_at = known_end(object).or_else(|| Some(time::now()));
     }
@@ -87,7 +104,7 @@ fn pending(status: &mut OSUpgradeProgressStatus, message: &str) {
 fn failed(status: &mut OSUpgradeProgressStatus, phase: ProgressPhase, code: &str, message: &str) {
     status.phase = Some(phase);
     status.failure_reason = Some(code.to_owned());
-    status.message = Some(message.chars().take(MESSAGE_LIMIT).collect());
+    status.message = Some(message.to_owned());
 }
 
 fn judged(status: &mut OSUpgradeProgressStatus, judgement: &Judgement) {
@@ -213,11 +230,19 @@ pub(super) fn news(wanted: &OSUpgradeProgressStatus, object: &OSUpgradeProgress)
         bytes_done: None,
         display: None,
         message: None,
+        // Reading back is the end of the same moving of bytes, and over in a moment where the image is small.
+        phase: status.phase.clone().map(|phase| match phase {
+            ProgressPhase::Verifying => ProgressPhase::Downloading,
+            other => other,
+        }),
         ..status.clone()
     };
     if still(wanted) != still(&known) {
         News::Change
-    } else if wanted.percent != known.percent || wanted.message != known.message {
+    } else if wanted.percent != known.percent
+        || wanted.display != known.display
+        || wanted.message != known.message
+    {
         News::Moving
     } else {
         News::Nothing

@@ -21,10 +21,12 @@ use super::error::{ClusterError, FIRST_PAUSE, LONGEST_PAUSE, ask};
 use super::identity::{self, Identity};
 use super::own_node::{OwnNode, cordoned_by_us};
 use super::report::{self, News, NodeFacts};
+use super::told::Told;
 use super::watch::Watch;
 use super::wish::{Judgement, Running, choose, is_for, judge};
 use crate::agent::{AgentHandle, Snapshot};
 use crate::backoff::Backoff;
+use crate::error::ErrorKind;
 
 /// Between two looks at whether there is a kubeconfig by now: a node that stands alone is not to be woken for nothing.
 const KUBECONFIG: Duration = Duration::from_secs(120);
@@ -46,6 +48,9 @@ const START: Duration = Duration::from_millis(500);
 
 /// Until a request that was in the way of another one is over.
 const IN_THE_WAY: Duration = Duration::from_secs(1);
+
+/// Until a node that can take no request is asked again.
+const IMPOSSIBLE: Duration = Duration::from_secs(60);
 
 /// Speaks with the cluster for as long as the agent runs; at once over where the node stands alone.
 pub async fn serve(access: ClusterAccess, agent: AgentHandle, lender: Lender) {
@@ -84,43 +89,17 @@ fn missing(path: &Path) -> bool {
         .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// A trouble with the cluster: said once in the log, and in the node's status for as long as it lasts.
-struct Told<'a> {
-    agent: &'a AgentHandle,
-    /// The condition's type.
-    kind: &'static str,
-    said: Option<String>,
-}
-
-impl<'a> Told<'a> {
-    fn new(agent: &'a AgentHandle, kind: &'static str) -> Self {
-        Self {
-            agent,
-            kind,
-            said: None,
-        }
-    }
-
-    fn warn(&mut self, trouble: &str) {
-        if self.said.as_deref() != Some(trouble) {
-            warn!(trouble, condition = self.kind, "the cluster");
-            self.agent.announce(self.kind, Some(trouble.to_owned()));
-            self.said = Some(trouble.to_owned());
-        }
-    }
-
-    fn over(&mut self) {
-        if self.said.take().is_some() {
-            info!(condition = self.kind, "the cluster: over");
-            self.agent.announce(self.kind, None);
-        }
-    }
-}
-
-impl Drop for Told<'_> {
-    fn drop(&mut self) {
-        self.over();
-    }
+/// What came of asking the agent for what the cluster wants.
+#[derive(Debug, PartialEq, Eq)]
+enum Order {
+    /// It wants nothing now.
+    Nothing,
+    /// It is begun.
+    Taken,
+    /// Another request comes first.
+    InTheWay,
+    /// Somebody has to put the node in order first.
+    Impossible(String),
 }
 
 /// One life with one credential.
@@ -159,17 +138,23 @@ impl<'a> Side<'a> {
         let mut told = Told::new(self.agent, "ClusterUnreachable");
         let mut watching = Told::new(self.agent, "ClusterUnwatched");
         let mut due = Instant::now();
+        // Whatever the agent has to tell, what fails is tried again in its own time.
+        let mut no_earlier = due;
         let mut renewed = Instant::now() + CREDENTIAL;
         loop {
             tokio::select! {
                 changed = self.watch.changed() => match changed {
                     Ok(()) => {
-                        watching.over();
-                        due = due.min(Instant::now() + TOGETHER);
+                        if watching.over() {
+                            no_earlier = Instant::now();
+                        }
+                        due = due.min(no_earlier.max(Instant::now() + TOGETHER));
                     }
                     Err(error) => watching.warn(&error.to_string()),
                 },
-                () = wake.notified() => due = due.min(Instant::now() + TOGETHER),
+                () = wake.notified() => {
+                    due = due.min(no_earlier.max(Instant::now() + TOGETHER));
+                }
                 () = sleep_until(due) => {
                     let pause = match self.reconcile().await {
                         Ok(pause) => {
@@ -181,7 +166,9 @@ impl<'a> Side<'a> {
                             told.warn(&error.to_string());
                             // Whatever it was, the Node is looked at anew.
                             self.node = None;
-                            backoff.failed()
+                            let pause = backoff.failed();
+                            no_earlier = Instant::now() + pause;
+                            pause
                         }
                     };
                     due = Instant::now() + pause;
@@ -209,7 +196,9 @@ impl<'a> Side<'a> {
             self.facts = None;
         }
         let (facts, running) = self.facts(&snapshot).await;
-        let node_uid = self.keep_node(&snapshot, &facts).await?;
+        let Some(node_uid) = self.keep_node(&snapshot, &facts).await? else {
+            return Ok(IN_THE_WAY);
+        };
         let mut pause = self.resync.saturating_duration_since(Instant::now());
         let Some(objects) = self.watch.objects() else {
             return Ok(pause);
@@ -220,50 +209,66 @@ impl<'a> Side<'a> {
             .collect();
         let all: Vec<&OSUpgradeProgress> = objects.iter().collect();
         let chosen = choose(&all, &node_uid, &snapshot.record);
-        let judgement = chosen.map(|object| judge(object, &snapshot.record, &running));
-        let begun = self.order(&snapshot, chosen, judgement.as_ref(), &mut pause);
+        let mut judgement = chosen.map(|object| judge(object, &snapshot.record, &running));
+        let order = self.order(&snapshot, chosen, judgement.as_ref());
+        match &order {
+            Order::Nothing | Order::Taken => {}
+            Order::InTheWay => pause = pause.min(IN_THE_WAY),
+            Order::Impossible(reason) => {
+                pause = pause.min(IMPOSSIBLE);
+                judgement = Some(Judgement::Wait(reason.clone()));
+            }
+        }
+        let mut refused = Ok(());
         for object in &objects {
             let counts = chosen.is_some_and(|chosen| std::ptr::eq(chosen, object));
             // What was just begun says itself how it stands, in a moment.
-            if counts && begun {
+            if counts && order == Order::Taken {
                 continue;
             }
             let judgement = judgement.as_ref().filter(|_| counts);
             if let Some(status) = report::status(object, &snapshot, &facts, judgement) {
-                let wait = self.write(object, &status).await?;
-                pause = pause.min(wait.unwrap_or(pause));
+                // One that cannot be written keeps no other one from being written.
+                match self.write(object, &status).await {
+                    Ok(wait) => pause = pause.min(wait.unwrap_or(pause)),
+                    Err(error) => refused = refused.and(Err(error)),
+                }
             }
         }
-        Ok(pause)
+        refused.map(|()| pause)
     }
 
-    /// Asks the agent for what the cluster wants next. Whether it took something.
+    /// Asks the agent for what the cluster wants next.
     fn order(
         &self,
         snapshot: &Snapshot,
         chosen: Option<&OSUpgradeProgress>,
         judgement: Option<&Judgement>,
-        pause: &mut Duration,
-    ) -> bool {
+    ) -> Order {
         let assignment = match judgement {
             Some(Judgement::Take(assignment)) => Some(&**assignment),
             _ => None,
         };
-        let Some(request) = assign(&snapshot.record, assignment) else {
-            return false;
-        };
-        if let Some(name) = chosen.and_then(|object| object.metadata.name.as_deref()) {
+        // Before anything is asked for: an agent that was restarted while it drained waits for this word.
+        if assignment.is_some_and(|wanted| wanted.activate && !wanted.suspended)
+            && let Some(name) = chosen.and_then(|object| object.metadata.name.as_deref())
+        {
             self.lender.name(name);
         }
+        let Some(request) = assign(&snapshot.record, assignment) else {
+            return Order::Nothing;
+        };
         match self.agent.order(request) {
             Ok(id) => {
                 debug!(id, "asked for what the cluster wants");
-                true
+                Order::Taken
+            }
+            Err(error) if error.kind() == ErrorKind::Configuration => {
+                Order::Impossible(error.to_string())
             }
             Err(error) => {
                 debug!(%error, "the agent takes no request now");
-                *pause = (*pause).min(IN_THE_WAY);
-                false
+                Order::InTheWay
             }
         }
     }
@@ -292,12 +297,13 @@ impl<'a> Side<'a> {
         (facts, running)
     }
 
-    /// Keeps the own Node's labels, and takes a cordon of ours back that nothing needs any more. The Node's uid.
+    /// Keeps the own Node's labels, and takes a cordon of ours back that nothing needs any more. The Node's uid;
+    /// none where the agent has moved on meanwhile.
     async fn keep_node(
         &mut self,
         snapshot: &Snapshot,
         facts: &NodeFacts,
-    ) -> Result<String, ClusterError> {
+    ) -> Result<Option<String>, ClusterError> {
         let at = snapshot.record.at;
         let known = self.node.take().filter(|(_, then)| *then == at);
         let node = match known {
@@ -312,6 +318,10 @@ impl<'a> Side<'a> {
                 if !needed && cordoned_by_us(&node) {
                     // Labelling it may have given it another version.
                     let node = self.own.get().await?;
+                    // A drain that was asked for since is not to lose its cordon; no other one begins without our word.
+                    if !self.agent.stands(at) {
+                        return Ok(None);
+                    }
                     if self.own.uncordon(&node).await? {
                         info!("uncordoned");
                     }
@@ -321,7 +331,7 @@ impl<'a> Side<'a> {
         };
         let uid = node.metadata.uid.clone().unwrap_or_default();
         self.node = Some((node, at));
-        Ok(uid)
+        Ok(Some(uid))
     }
 
     /// Writes a status where it says something new. How long it may wait, where it does wait.

@@ -446,3 +446,97 @@ fn a_status_speaks_of_the_attempt_that_the_node_is_at() {
     assert_eq!(told.target_version.as_deref(), Some("v1.35.1"));
     assert_eq!(told.display.as_deref(), Some("rebooting"));
 }
+
+#[test]
+fn an_edit_while_the_trial_boot_runs_is_begun_once_that_has_ended() {
+    let first = object("o", 1, &json!({}));
+    let on_trial = under_way(&first, Point::Check);
+    for change in [
+        json!({"metadata": {"generation": 4}, "spec": {"attempt": 1}}),
+        json!({"metadata": {"generation": 4}, "spec": {"image": {"version": "v1.36.0"}}}),
+    ] {
+        let mut edited = object("o", 1, &change);
+        edited.status = status(&first, &snapshot(on_trial.clone()), &facts(), None);
+        // The trial boot is not one of what is asked now.
+        edited.status = status(&edited, &snapshot(on_trial.clone()), &facts(), None);
+        let told = edited.status.as_ref().unwrap();
+        assert_eq!(
+            (
+                told.attempt,
+                told.target_version.as_deref(),
+                told.observed_generation
+            ),
+            (Some(0), Some("v1.35.1"), Some(3)),
+            "{change}"
+        );
+        let back = ended(&first, Result::RolledBack, None);
+        let judgement = judge(&edited, &back, &running("v1.34.0"));
+        assert!(
+            matches!(judgement, Judgement::Take(_)),
+            "{change}: {judgement:?}"
+        );
+    }
+}
+
+#[test]
+fn an_edit_to_an_image_that_failed_here_before_stops_what_is_under_way() {
+    let first = object("o", 1, &json!({}));
+    let mut record = under_way(&first, Point::Drain);
+    let other = DIGITS.replace('9', "8");
+    record.refused.push(RefusedImage {
+        digest: Digest::new(&other).unwrap(),
+        published: None,
+        version: None,
+        reason: "health check web failed".to_owned(),
+    });
+    let image = json!({"version": "v1.35.2", "checksum": format!("sha256:{other}")});
+    let edited = object("o", 1, &json!({"spec": {"image": image}}));
+    let judgement = judge(&edited, &record, &running("v1.34.0"));
+    let Judgement::Reject { code, .. } = judgement else {
+        panic!("{judgement:?}");
+    };
+    assert_eq!(code, "FailedBefore");
+    // What it goes on with is not asked for anew.
+    let judgement = judge(&first, &record, &running("v1.34.0"));
+    assert!(matches!(judgement, Judgement::Take(_)), "{judgement:?}");
+}
+
+#[test]
+fn a_sentence_about_very_many_pods_fits_the_schema() {
+    let object = object("o", 1, &json!({}));
+    let mut draining = snapshot(under_way(&object, Point::Drain));
+    draining.message = Some("pod team/\u{fc}ber is kept: its budget needs it; ".repeat(2000));
+    let told = status(&object, &draining, &facts(), None).unwrap();
+    let length = told.message.unwrap().chars().count();
+    assert!((30_000..=32_768).contains(&length), "{length}");
+    let waits = Judgement::Wait("x".repeat(40_000));
+    let told = status(
+        &object,
+        &snapshot(Record::default()),
+        &facts(),
+        Some(&waits),
+    )
+    .unwrap();
+    assert!(told.message.unwrap().chars().count() <= 32_768);
+}
+
+#[test]
+fn a_trial_boot_whose_state_was_lost_is_told_as_one_until_it_has_ended() {
+    let down = object(
+        "o",
+        1,
+        &json!({"status": {"phase": "Rebooting", "attempt": 0, "targetVersion": "v1.35.1"}}),
+    );
+    let mut adopted = under_way(&object("o", 1, &json!({})), Point::Check);
+    let upgrade = adopted.upgrade.as_mut().unwrap();
+    (upgrade.kind, upgrade.request) = (Kind::Adopted, None);
+    let judgement = judge(&down, &adopted, &running("v1.35.1"));
+    let told = status(&down, &snapshot(adopted), &facts(), Some(&judgement)).unwrap();
+    // Or the attempt would be begun again after its rollback.
+    let back = OSUpgradeProgress {
+        status: Some(told),
+        ..down
+    };
+    let judgement = judge(&back, &Record::default(), &running("v1.34.0"));
+    assert_eq!(judgement, Judgement::Forgotten);
+}

@@ -1,6 +1,6 @@
 //! Which object counts, and what it wants of this node. Pure.
 
-use slotd_crds::api::{Action, Drain as DrainSpec, OSUpgradeProgress, OnTimeout};
+use slotd_crds::api::{Action, Drain as DrainSpec, OSUpgradeProgress, OnTimeout, ProgressPhase};
 use slotd_crds::image::{check_image_url, is_checksum};
 use slotd_engine::{Assignment, Drain, ImageRequest, Phase, Record, Refusal, Request, Task, admit};
 use slotd_image::ImageSource;
@@ -48,15 +48,16 @@ pub(super) fn task(object: &OSUpgradeProgress) -> Task {
 
 /// Whether the object itself says that this attempt ended.
 pub(super) fn says_ended(object: &OSUpgradeProgress) -> bool {
-    let Some(status) = &object.status else {
-        return false;
-    };
-    status.phase.as_ref().is_some_and(|phase| phase.is_end())
-        && status.attempt.unwrap_or(0) == object.spec.attempt.unwrap_or(0)
-        && status
-            .target_version
-            .as_ref()
-            .is_none_or(|version| *version == object.spec.image.version)
+    phase_now(object).is_some_and(ProgressPhase::is_end)
+}
+
+/// The phase in an object's status, where it is one of the attempt and the version that the object asks for.
+fn phase_now(object: &OSUpgradeProgress) -> Option<&ProgressPhase> {
+    let status = object.status.as_ref()?;
+    let version = status.target_version.as_ref();
+    let same = status.attempt.unwrap_or(0) == object.spec.attempt.unwrap_or(0)
+        && version.is_none_or(|version| *version == object.spec.image.version);
+    status.phase.as_ref().filter(|_| same)
 }
 
 /// Whether an object is meant for the Node with this uid.
@@ -113,6 +114,13 @@ pub(super) fn judge(object: &OSUpgradeProgress, record: &Record, running: &Runni
         Err(judgement) => return judgement,
     };
     if begun(record).is_some_and(|uid| object.metadata.uid.as_deref() == Some(uid)) {
+        let edited = record
+            .under_way()
+            .is_some_and(|upgrade| upgrade.request.as_ref() != Some(&assignment.image));
+        // What is asked now is not taken, and what was asked before must not go on in its place.
+        if edited && let Err(refusal) = failed_before(record, &assignment) {
+            return refusal;
+        }
         return Judgement::Take(Box::new(assignment));
     }
     if let Some(upgrade) = record.under_way() {
@@ -149,13 +157,21 @@ pub(super) fn judge(object: &OSUpgradeProgress, record: &Record, running: &Runni
     if assignment.suspended {
         return Judgement::Wait("suspended".to_owned());
     }
+    match failed_before(record, &assignment) {
+        Err(refusal) => refusal,
+        Ok(()) => Judgement::Take(Box::new(assignment)),
+    }
+}
+
+/// Whether the node remembers the image as one that failed, and was not asked for it anew.
+fn failed_before(record: &Record, assignment: &Assignment) -> Result<(), Judgement> {
     match admit(record, &Request::Install(assignment.image.clone())) {
-        Err(refusal @ Refusal::FailedBefore { .. }) => Judgement::Reject {
+        Err(refusal @ Refusal::FailedBefore { .. }) => Err(Judgement::Reject {
             code: "FailedBefore".to_owned(),
             message: format!("{refusal}; raise attempt to try it again"),
-        },
-        Err(refusal) => Judgement::Wait(refusal.to_string()),
-        Ok(()) => Judgement::Take(Box::new(assignment)),
+        }),
+        // What else is in the way is over some time.
+        Err(_) | Ok(()) => Ok(()),
     }
 }
 
@@ -164,12 +180,11 @@ fn busy(id: UpgradeId) -> String {
 }
 
 /// Whether the object says that the node went down for its trial boot in this attempt.
-fn went_down(object: &OSUpgradeProgress) -> bool {
-    use slotd_crds::api::ProgressPhase::{Confirming, Rebooting};
-    object.status.as_ref().is_some_and(|status| {
-        matches!(status.phase, Some(Rebooting | Confirming))
-            && status.attempt.unwrap_or(0) == object.spec.attempt.unwrap_or(0)
-    })
+pub(super) fn went_down(object: &OSUpgradeProgress) -> bool {
+    matches!(
+        phase_now(object),
+        Some(ProgressPhase::Rebooting | ProgressPhase::Confirming)
+    )
 }
 
 /// The object in the engine's words.

@@ -15,6 +15,7 @@ use anyhow::{Context, bail};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::agent::{AgentHandle, Machine, NodeHost};
@@ -77,11 +78,12 @@ async fn serve(agent: AgentHandle, cluster: ClusterAccess, lender: Lender) -> an
     let (sender, gone) = oneshot::channel();
     notify::watchdog(agent.clone(), sender)?;
     let bus = tokio::spawn(crate::dbus::server::serve(agent.clone(), updates));
-    let cluster = tokio::spawn(crate::cluster::serve(cluster, agent.clone(), lender));
+    let mut cluster = tokio::spawn(crate::cluster::serve(cluster, agent.clone(), lender));
     let ended = tokio::select! {
         _ = terminate.recv() => Ended::Told,
         _ = interrupt.recv() => Ended::Told,
         _ = gone => Ended::ByItself,
+        () = broken(&mut cluster) => Ended::Deaf,
     };
     notify::stopping();
     bus.abort();
@@ -96,6 +98,15 @@ async fn serve(agent: AgentHandle, cluster: ClusterAccess, lender: Lender) -> an
             }
             Ok(())
         }
+        // A trial boot is judged by the next one as well: nothing is lost.
+        Ended::Deaf => bail!("what speaks with the cluster ended by itself"),
+    }
+}
+
+/// Waits for a task that ends otherwise than in good order.
+async fn broken(task: &mut JoinHandle<()>) {
+    if task.await.is_ok() {
+        std::future::pending().await
     }
 }
 
@@ -105,4 +116,24 @@ enum Ended {
     Told,
     /// The agent's thread is gone.
     ByItself,
+    /// The cluster would not be heard any more.
+    Deaf,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::broken;
+
+    #[tokio::test]
+    async fn a_task_that_breaks_is_noticed_and_one_that_is_over_is_not() {
+        let soon = Duration::from_millis(200);
+        let mut over = tokio::spawn(async {});
+        assert!(timeout(soon, broken(&mut over)).await.is_err());
+        let mut broke = tokio::spawn(async { panic!("a fault of a library's") });
+        assert!(timeout(soon, broken(&mut broke)).await.is_ok());
+    }
 }

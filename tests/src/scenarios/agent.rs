@@ -46,6 +46,10 @@ pub(super) fn tests() -> Vec<Test> {
             "cluster/an-object-is-edited-and-deleted-while-its-node-stages",
             edited_and_deleted,
         ),
+        on_stand_ins(
+            "cluster/an-object-is-edited-while-its-trial-boot-runs",
+            edited_on_trial,
+        ),
     ]
 }
 
@@ -316,11 +320,41 @@ fn edited_and_deleted(lab: &Lab) -> Result<()> {
         Ok(())
     })?;
     ensure!(node.boots().len() == 1, "{:?}", node.boots());
-    let ends: Vec<String> = node
-        .history()?
-        .into_iter()
-        .map(|entry| entry.result)
-        .collect();
-    ensure!(ends == ["Cancelled", "Cancelled"], "{ends:?}");
-    Ok(())
+    // Written a moment after the record says that it is at rest.
+    wait_until("both ends in the history", PATIENCE, || {
+        let ends = node.history()?.into_iter().map(|entry| entry.result);
+        let ends: Vec<String> = ends.collect();
+        ensure!(ends == ["Cancelled", "Cancelled"], "{ends:?}");
+        Ok(())
+    })
+}
+
+fn edited_on_trial(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let fleet = Fleet::start(lab, 1)?;
+    let node = fleet.node(0);
+    node.set_health("v1.1.0", Health::Waiting)?;
+    let from = fleet.publish("v1.1.0")?;
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
+    told.wait_for("Confirming")?;
+    let (url, image) = fleet.publish("v1.2.0")?;
+    let image =
+        json!({"version": "v1.2.0", "url": url, "checksum": image.checksum, "size": image.size});
+    told.patch(&json!({"image": image}))?;
+    // What runs is confirmed first.
+    std::thread::sleep(Duration::from_secs(2));
+    let status = told.status()?;
+    ensure!(
+        status["phase"] == "Confirming" && status["targetVersion"] == "v1.1.0",
+        "{status:#}"
+    );
+    node.set_health("v1.1.0", Health::Healthy)?;
+    let completed = told.wait_until("is through with both", |status| {
+        status["phase"] == "Completed" && status["targetVersion"] == "v1.2.0"
+    })?;
+    ensure!(completed["currentVersion"] == "v1.2.0", "{completed:#}");
+    fleet.wait_until_available()?;
+    ensure!(schedulable(node)?, "{:#}", node.object()?);
+    ensure!(node.history()?.len() == 2, "{:?}", node.history());
+    told.delete()
 }

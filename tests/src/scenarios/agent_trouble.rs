@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::api::installed;
@@ -36,6 +36,14 @@ pub(super) fn tests() -> Vec<Test> {
         on_stand_ins(
             "cluster/an-agent-outlives-its-kind-and-its-node-object",
             recreated,
+        ),
+        on_stand_ins(
+            "cluster/a-status-that-is-refused-spoils-no-other-and-is-not-written-without-end",
+            refused_status,
+        ),
+        on_stand_ins(
+            "cluster/a-node-that-can-remember-nothing-says-so-and-begins-nothing",
+            forgetful,
         ),
     ]
 }
@@ -212,5 +220,98 @@ fn recreated(lab: &Lab) -> Result<()> {
     let from = fleet.publish("v1.1.0")?;
     let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
     told.wait_for("Completed")?;
+    told.delete()
+}
+
+/// What the API server refuses for some objects of a node.
+const REFUSAL: &str = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: no-status}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+      - apiGroups: [monok8s.io]
+        apiVersions: [v1alpha1]
+        operations: [UPDATE]
+        resources: [osupgradeprogresses/status]
+  validations:
+    - expression: "!object.metadata.name.contains('-refused-')"
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: no-status}
+spec:
+  policyName: no-status
+  validationActions: [Deny]
+"#;
+
+fn refused_status(lab: &Lab) -> Result<()> {
+    let admin = installed(lab)?;
+    admin.apply(REFUSAL)?;
+    let slowly = "fetch: {rateLimit: 512KiB}\n".to_owned();
+    let fleet = Fleet::start_with(
+        lab,
+        &FleetOptions {
+            nodes: 1,
+            configuration: vec![("50-slowly".to_owned(), slowly)],
+            ..FleetOptions::default()
+        },
+    )?;
+    let node = fleet.node(0);
+    let from = fleet.publish("v1.1.0")?;
+    for number in 0..3 {
+        let mut document = Told::document(node, "v1.1.0", &from, &json!({"suspend": true}))?;
+        document["metadata"]["name"] = json!(format!("{}-refused-{number}", node.name()));
+        fleet.admin().apply(&document.to_string())?;
+    }
+    // A policy is in force some moments after it was made.
+    std::thread::sleep(Duration::from_secs(5));
+    let log = fleet.plane().audit_log()?;
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({"action": "Stage"}))?;
+    told.wait_for("Staged")?;
+    let user = format!("system:node:{}", node.name());
+    let requests = log.requests()?.of_user(&user);
+    ensure!(
+        requests
+            .filter(|request| request.code == 403 || request.code == 422)
+            .count()
+            > 0,
+        "nothing was refused: {:#?}",
+        requests.all()
+    );
+    let busiest = requests.most_within(Duration::from_secs(10));
+    lab.note(format!("at most {busiest} requests in 10 s"));
+    ensure!(busiest <= BUSY, "{busiest} requests in 10 s");
+    told.delete()?;
+    admin.run(&["delete", "validatingadmissionpolicybinding", "no-status"])?;
+    admin
+        .run(&["delete", "validatingadmissionpolicy", "no-status"])
+        .map(drop)
+}
+
+fn forgetful(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let fleet = Fleet::start(lab, 1)?;
+    let node = fleet.node(0);
+    let path = node.root().join("data/slotd/state.json");
+    // As if a much later release had run here.
+    let state = json!({"version": 1000, "min_reader": 1000, "record": {}});
+    std::fs::create_dir_all(path.parent().context("the state has a folder")?)?;
+    std::fs::write(&path, state.to_string())?;
+    let starts = node.agent_starts();
+    node.kill_agent()?;
+    wait_until("another agent", PATIENCE, || {
+        ensure!(node.agent_starts() > starts, "{starts} starts");
+        Ok(())
+    })?;
+    let from = fleet.publish("v1.1.0")?;
+    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
+    told.wait_until("says why it waits", |status| {
+        let message = status["message"].as_str().unwrap_or_default();
+        status["phase"] == "Pending" && message.contains("needs a reader of version 1000")
+    })?;
+    ensure!(node.boots().len() == 1, "{:?}", node.boots());
     told.delete()
 }

@@ -27,7 +27,25 @@ impl<'a> Told<'a> {
         from: &(String, Image),
         change: &Value,
     ) -> Result<Self> {
-        let name = format!("{}-by-hand", node.name());
+        let document = Self::document(node, version, from, change)?;
+        fleet.admin().apply(&document.to_string())?;
+        Ok(Self {
+            admin: fleet.admin(),
+            name: Self::name(node),
+        })
+    }
+
+    fn name(node: &StandIn) -> String {
+        format!("{}-by-hand", node.name())
+    }
+
+    /// What is applied.
+    pub(super) fn document(
+        node: &StandIn,
+        version: &str,
+        from: &(String, Image),
+        change: &Value,
+    ) -> Result<Value> {
         let mut spec = json!({
             "nodeName": node.name(),
             "image": {"version": version, "url": from.0, "checksum": from.1.checksum, "size": from.1.size},
@@ -36,17 +54,12 @@ impl<'a> Told<'a> {
         for (key, value) in change.as_object().context("a change is a map")? {
             spec[key] = value.clone();
         }
-        let document = json!({
+        Ok(json!({
             "apiVersion": "monok8s.io/v1alpha1",
             "kind": "OSUpgradeProgress",
-            "metadata": {"name": name},
+            "metadata": {"name": Self::name(node)},
             "spec": spec,
-        });
-        fleet.admin().apply(&document.to_string())?;
-        Ok(Self {
-            admin: fleet.admin(),
-            name,
-        })
+        }))
     }
 
     pub(super) fn status(&self) -> Result<Value> {
