@@ -45,10 +45,8 @@ pub(super) fn status(
         && let Some(upgrade) = record.under_way()
     {
         let own = upgrade.request.as_ref().and_then(|own| own.task.as_ref());
-        if let Some(own) = own.filter(|own| **own != task) {
+        if own.is_some_and(|own| *own != task) {
             // The object was edited meanwhile, which is not acted upon yet.
-            status.attempt = Some(own.attempt);
-            status.target_version = Some(own.version.clone());
             let known = object.status.as_ref();
             status.observed_generation = known.and_then(|known| known.observed_generation);
         }
