@@ -1,6 +1,6 @@
 //! The task that speaks with the cluster: it looks at everything again whenever something changed, and does what is due.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 
 use super::ClusterAccess;
 use super::drain::Lender;
-use super::error::{ClusterError, FIRST_PAUSE, LONGEST_PAUSE, ask};
+use super::error::{ANSWER, ClusterError, FIRST_PAUSE, LONGEST_PAUSE, ask};
 use super::identity::{self, Identity};
 use super::own_node::{OwnNode, cordoned_by_us};
 use super::report::{self, News, NodeFacts};
@@ -111,8 +111,10 @@ struct Side<'a> {
     watch: Watch,
     /// The Node as it was seen last, and where the agent stood then.
     node: Option<(Node, Point)>,
-    facts: Option<(NodeFacts, Running, Point)>,
+    facts: Option<(NodeFacts, Running, Option<Point>)>,
     resync: Instant,
+    /// The Nodes of this name that objects were seen to mean, beside the one that there is.
+    strangers: BTreeSet<String>,
     /// When each object's status was written last.
     written: BTreeMap<String, Instant>,
 }
@@ -128,6 +130,7 @@ impl<'a> Side<'a> {
             node: None,
             facts: None,
             resync: Instant::now(),
+            strangers: BTreeSet::new(),
             written: BTreeMap::new(),
         }
     }
@@ -193,7 +196,10 @@ impl<'a> Side<'a> {
         if Instant::now() >= self.resync {
             self.resync = Instant::now() + RESYNC;
             self.node = None;
-            self.facts = None;
+            if let Some((_, _, at)) = &mut self.facts {
+                // Looked at anew; kept, should it not be seen.
+                *at = None;
+            }
         }
         let (facts, running) = self.facts(&snapshot).await;
         let Some(node_uid) = self.keep_node(&snapshot, &facts).await? else {
@@ -203,6 +209,17 @@ impl<'a> Side<'a> {
         let Some(objects) = self.watch.objects() else {
             return Ok(pause);
         };
+        let strangers: BTreeSet<String> = objects
+            .filter(|object| !is_for(object, &node_uid))
+            .filter_map(|object| object.spec.node_uid.clone())
+            .collect();
+        if !strangers.is_subset(&self.strangers) {
+            // Another Node of this name is meant: the own one may be another one by now.
+            self.strangers = strangers;
+            self.node = None;
+            return Ok(Duration::ZERO);
+        }
+        let objects = self.watch.objects().into_iter().flatten();
         let objects: Vec<OSUpgradeProgress> = objects
             .filter(|object| is_for(object, &node_uid))
             .cloned()
@@ -276,7 +293,7 @@ impl<'a> Side<'a> {
     /// What runs, looked at anew where the agent has moved on.
     async fn facts(&mut self, snapshot: &Snapshot) -> (NodeFacts, Running) {
         let at = snapshot.record.at;
-        if let Some((facts, running, _)) = self.facts.as_ref().filter(|known| known.2 == at) {
+        if let Some((facts, running, _)) = self.facts.as_ref().filter(|known| known.2 == Some(at)) {
             return (facts.clone(), running.clone());
         }
         let agent = self.agent.clone();
@@ -285,6 +302,12 @@ impl<'a> Side<'a> {
             .await
             .unwrap_or_default();
         let slot = view.slots.iter().find(|slot| slot.booted);
+        if slot.is_none()
+            && let Some((facts, running, _)) = &self.facts
+        {
+            // It could not be seen this time; what ran a moment ago runs still.
+            return (facts.clone(), running.clone());
+        }
         let facts = NodeFacts {
             version: slot.and_then(|slot| slot.version.clone()),
             booted: view.booted,
@@ -293,7 +316,7 @@ impl<'a> Side<'a> {
             version: facts.version.clone(),
             good: slot.is_some_and(|slot| slot.state == "good"),
         };
-        self.facts = Some((facts.clone(), running.clone(), at));
+        self.facts = Some((facts.clone(), running.clone(), Some(at)));
         (facts, running)
     }
 
@@ -305,7 +328,16 @@ impl<'a> Side<'a> {
         facts: &NodeFacts,
     ) -> Result<Option<String>, ClusterError> {
         let at = snapshot.record.at;
-        let known = self.node.take().filter(|(_, then)| *then == at);
+        let before = self.node.take();
+        if before
+            .as_ref()
+            .is_some_and(|(_, then)| *then == Point::Drain)
+            && at != Point::Drain
+        {
+            // A cordon that was on its way when the drain was stopped may arrive after this look.
+            self.resync = self.resync.min(Instant::now() + ANSWER + START);
+        }
+        let known = before.filter(|(_, then)| *then == at);
         let node = match known {
             Some((node, _)) => node,
             None => {

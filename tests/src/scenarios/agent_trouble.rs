@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::api::installed;
 use super::on_stand_ins;
@@ -11,7 +11,7 @@ use super::told::{Told, schedulable};
 use crate::cluster::wait_until;
 use crate::lab::Lab;
 use crate::runner::Test;
-use crate::standin::{Fleet, FleetOptions, Health};
+use crate::standin::{Fleet, FleetOptions, Health, StandIn};
 
 /// Many times what anything takes on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -220,7 +220,26 @@ fn recreated(lab: &Lab) -> Result<()> {
     let from = fleet.publish("v1.1.0")?;
     let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
     told.wait_for("Completed")?;
-    told.delete()
+    told.delete()?;
+
+    // Once more, behind the back of an agent that runs on: an object for the new Node is for it, one for the old one is not.
+    let uid = |node: &StandIn| -> Result<Value> { Ok(node.object()?["metadata"]["uid"].clone()) };
+    let old = uid(node)?;
+    admin.run(&["delete", "node", node.name()])?;
+    node.stop_kubelet();
+    node.start_kubelet();
+    node.wait_until_heard()?;
+    let from = fleet.publish("v1.2.0")?;
+    for (uid, phase) in [(uid(node)?, "Completed"), (old, "")] {
+        let told = Told::apply(&fleet, node, "v1.2.0", &from, &json!({"nodeUID": uid}))?;
+        if phase.is_empty() {
+            ensure!(told.status()?.is_null(), "{:#}", told.status()?);
+        } else {
+            told.wait_for(phase)?;
+        }
+        told.delete()?;
+    }
+    Ok(())
 }
 
 /// What the API server refuses for some objects of a node.
