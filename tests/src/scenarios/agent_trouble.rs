@@ -303,7 +303,7 @@ fn refused_status(lab: &Lab) -> Result<()> {
     let busiest = requests.most_within(Duration::from_secs(10));
     lab.note(format!("at most {busiest} requests in 10 s"));
     ensure!(busiest <= BUSY, "{busiest} requests in 10 s");
-    told.delete()?;
+    admin.run(&["delete", "osupgradeprogress", "--all"])?;
     admin.run(&["delete", "validatingadmissionpolicybinding", "no-status"])?;
     admin
         .run(&["delete", "validatingadmissionpolicy", "no-status"])

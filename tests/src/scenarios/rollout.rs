@@ -156,10 +156,13 @@ impl<'a> Wish<'a> {
         self.admin
             .run(&["delete", "osupgrade", &self.name, "--timeout=60s"])?;
         wait_until("the end of its progress objects", PATIENCE, || {
-            let left = self
-                .admin
-                .run(&["get", "osupgradeprogress", "--output=name"])?;
-            ensure!(left.trim().is_empty(), "{left}");
+            let list = self.admin.json(&["get", "osupgradeprogress"])?;
+            let left = list["items"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .find(|object| object["spec"]["sourceRef"]["name"] == self.name.as_str());
+            ensure!(left.is_none(), "{left:#?}");
             Ok(())
         })
     }
