@@ -49,25 +49,7 @@ impl Artifacts {
     /// Builds the programs and the root filesystem.
     pub fn build() -> Result<Self> {
         let target = target_folder()?;
-        let began = Instant::now();
-        eprintln!("lab: building slotd (release)");
-        process::inherit(&cargo(), |command| {
-            command
-                .current_dir(repository())
-                .args(["build", "--release", "--quiet", "--locked"])
-                .args([
-                    "--package",
-                    "slotd",
-                    "--package",
-                    "slotd-bootctl",
-                    "--package",
-                    "slotd-image",
-                ])
-                .arg("--target-dir")
-                .arg(&target)
-        })?;
-        eprintln!("lab: built in {:.0} s", began.elapsed().as_secs_f64());
-        let binaries = target.join("release");
+        let binaries = build_programs()?;
         let rootfs = process::output_with_errors(&binaries.join("slotd-mkimage"), |command| {
             command
                 .arg("rootfs")
@@ -91,20 +73,6 @@ impl Artifacts {
     /// A program that was built.
     pub fn binary(&self, name: &str) -> PathBuf {
         self.binaries.join(name)
-    }
-
-    /// Builds `bench-write`, the write alone as a process of its own.
-    pub fn build_writer(&self) -> Result<PathBuf> {
-        let target = target_folder()?;
-        process::inherit(&cargo(), |command| {
-            command
-                .current_dir(repository())
-                .args(["build", "--release", "--quiet", "--locked"])
-                .args(["--package", "slotd-tests", "--bin", "bench-write"])
-                .arg("--target-dir")
-                .arg(&target)
-        })?;
-        Ok(self.binary("bench-write"))
     }
 
     /// The folder of what is kept.
@@ -234,6 +202,43 @@ impl Artifacts {
         })?;
         Ok(path)
     }
+}
+
+/// Builds slotd's programs as they are released; the folder that they lie in.
+pub(crate) fn build_programs() -> Result<PathBuf> {
+    let began = Instant::now();
+    eprintln!("lab: building slotd (release)");
+    let packages = [
+        "--package",
+        "slotd",
+        "--package",
+        "slotd-bootctl",
+        "--package",
+        "slotd-image",
+    ];
+    let folder = build_release(&packages)?;
+    eprintln!("lab: built in {:.0} s", began.elapsed().as_secs_f64());
+    Ok(folder)
+}
+
+/// Builds a program of the lab's own, optimised as slotd's are.
+pub(crate) fn build_own(name: &str) -> Result<PathBuf> {
+    eprintln!("lab: building {name} (release)");
+    let folder = build_release(&["--package", "slotd-tests", "--bin", name])?;
+    Ok(folder.join(name))
+}
+
+fn build_release(what: &[&str]) -> Result<PathBuf> {
+    let target = target_folder()?;
+    process::inherit(&cargo(), |command| {
+        command
+            .current_dir(repository())
+            .args(["build", "--release", "--quiet", "--locked"])
+            .args(what)
+            .arg("--target-dir")
+            .arg(&target)
+    })?;
+    Ok(target.join("release"))
 }
 
 /// Cargo, the one that runs us where it does.

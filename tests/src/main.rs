@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
+use slotd_tests::bench::Part;
 use slotd_tests::lab::Lab;
 use slotd_tests::runner::{self, Outcome, Set, Test, Tier};
 use slotd_tests::selection::Selection;
@@ -33,8 +34,11 @@ enum Command {
     Test(TestArguments),
     /// Run everything, also what takes too long for each change
     Prove(TestArguments),
-    /// Compare slotd's verified write with curl | zstd | dd, and watch the idle agent
+    /// Compare slotd's verified write with curl | zstd | dd, watch the idle agent, and measure a fleet at a Kubernetes API server
     Bench {
+        /// Only this benchmark; may be given several times
+        #[arg(long, value_enum, value_name = "BENCHMARK")]
+        only: Vec<Part>,
         /// How the figures are printed
         #[arg(long, value_enum, default_value_t = Format::Table)]
         output: Format,
@@ -111,7 +115,7 @@ fn run(cli: Cli) -> Result<bool> {
         }
         Command::Test(arguments) => test(&arguments, Set::Test),
         Command::Prove(arguments) => test(&arguments, Set::Prove),
-        Command::Bench { output } => bench(output),
+        Command::Bench { only, output } => bench(&only, output),
         Command::Up { nodes } => {
             if nodes > 0 {
                 setup::ensure_packages()?;
@@ -190,10 +194,10 @@ fn test(arguments: &TestArguments, set: Set) -> Result<bool> {
     Ok(runner::summarise(&outcomes, skips_fail))
 }
 
-fn bench(output: Format) -> Result<bool> {
+fn bench(only: &[Part], output: Format) -> Result<bool> {
     setup::ensure_packages()?;
     let lab = Lab::new(&lab_folder()?, 2)?.for_test("bench")?;
-    let report = slotd_tests::bench::run(&lab)?;
+    let report = slotd_tests::bench::run(&lab, only)?;
     match output {
         Format::Table => report.print(),
         Format::Json => println!("{}", serde_json::to_string_pretty(&report)?),

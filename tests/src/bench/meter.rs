@@ -93,7 +93,7 @@ fn cpu_of_children() -> Result<f64> {
 }
 
 /// Anonymous memory of a process and its children; what has ended meanwhile counts nothing.
-fn anonymous_of_tree(id: u32) -> u64 {
+pub(super) fn anonymous_of_tree(id: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
     let own = kibibytes(&status, "RssAnon:").unwrap_or(0) << 10;
     let children =

@@ -101,6 +101,12 @@ impl AuditLog {
 pub struct Requests(Vec<ApiRequest>);
 
 impl Requests {
+    /// These, as if they had been read.
+    #[cfg(test)]
+    pub(crate) fn of(requests: Vec<ApiRequest>) -> Self {
+        Self(requests)
+    }
+
     /// One by one, in the order in which they were answered.
     pub fn all(&self) -> &[ApiRequest] {
         &self.0

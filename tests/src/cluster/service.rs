@@ -54,6 +54,11 @@ impl Service {
         Ok(Self { name, child, log })
     }
 
+    /// The program's process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// An error when the program has ended.
     pub(super) fn alive(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait().context("waiting for a program")? {

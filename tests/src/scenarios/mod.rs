@@ -9,7 +9,7 @@ mod loops;
 mod power_cuts;
 mod reference_disk;
 mod refusals;
-mod rollout;
+pub(crate) mod rollout;
 mod stand_ins;
 mod told;
 mod upgrades;

@@ -52,13 +52,18 @@ pub(super) fn tests() -> Vec<Test> {
 }
 
 /// An OSUpgrade for a fleet.
-struct Wish<'a> {
+pub(crate) struct Wish<'a> {
     admin: &'a Client,
     name: String,
 }
 
 impl<'a> Wish<'a> {
-    fn apply(fleet: &'a Fleet<'_>, from: &(String, Image), change: &Value) -> Result<Self> {
+    /// Applies one for a version, with a change to its spec.
+    pub(crate) fn apply(
+        fleet: &'a Fleet<'_>,
+        from: &(String, Image),
+        change: &Value,
+    ) -> Result<Self> {
         let name = format!("{}-{}", fleet.name(), from.1.version);
         let mut spec = json!({
             "version": from.1.version,
@@ -88,7 +93,8 @@ impl<'a> Wish<'a> {
         Ok(object["status"].clone())
     }
 
-    fn wait_for(&self, phase: &str, targets: u64, ok: u64, fail: u64) -> Result<Value> {
+    /// Waits until it shows this phase and these counts; its status.
+    pub(crate) fn wait_for(&self, phase: &str, targets: u64, ok: u64, fail: u64) -> Result<Value> {
         self.wait_until(
             &format!("is {phase} with {targets} targets, {ok} ok, {fail} failed"),
             |status| {
@@ -152,7 +158,7 @@ impl<'a> Wish<'a> {
     }
 
     /// Deletes it, and waits until nothing of it is left.
-    fn delete(&self) -> Result<()> {
+    pub(crate) fn delete(&self) -> Result<()> {
         self.admin
             .run(&["delete", "osupgrade", &self.name, "--timeout=60s"])?;
         wait_until("the end of its progress objects", PATIENCE, || {
@@ -175,7 +181,8 @@ fn condition<'a>(status: &'a Value, kind: &str) -> Result<&'a Value> {
         .with_context(|| format!("no condition {kind} in {status:#}"))
 }
 
-fn places(admin: &Client) -> Result<Value> {
+/// The places as they are held.
+pub(crate) fn places(admin: &Client) -> Result<Value> {
     let map = admin.json(&[
         "get",
         "configmap",

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
@@ -22,6 +23,8 @@ pub struct Request {
     pub line: String,
     /// Header lines, names in lower case.
     pub headers: Vec<(String, String)>,
+    /// When it had come.
+    pub received: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -151,7 +154,11 @@ fn answer(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
         .next()
         .unwrap_or("/")
         .to_owned();
-    lock(&shared.requests).push(Request { line, headers });
+    lock(&shared.requests).push(Request {
+        line,
+        headers,
+        received: Instant::now(),
+    });
     let route = lock(&shared.routes).get_mut(&path).map(|route| {
         route.hits += 1;
         route.clone()

@@ -11,14 +11,14 @@ use tokio::sync::oneshot;
 
 /// A task on a thread of its own; it ends when this goes.
 #[derive(Debug)]
-pub(super) struct Background {
+pub(crate) struct Background {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Background {
     /// Starts `work` with a client of this kubeconfig.
-    pub(super) fn start<Work>(
+    pub(crate) fn start<Work>(
         name: &str,
         kubeconfig: &Path,
         work: impl FnOnce(Client) -> Work + Send + 'static,
@@ -79,7 +79,8 @@ impl Drop for Background {
     }
 }
 
-async fn connect(kubeconfig: PathBuf) -> Result<Client> {
+/// A client of this kubeconfig.
+pub(crate) async fn connect(kubeconfig: PathBuf) -> Result<Client> {
     let kubeconfig = Kubeconfig::read_from(&kubeconfig)
         .with_context(|| format!("reading {}", kubeconfig.display()))?;
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())

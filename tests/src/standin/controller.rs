@@ -1,6 +1,7 @@
 //! The fleet's controller in a process of its own. The lab starts itself for it.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -49,13 +50,28 @@ pub struct Controller {
 impl Controller {
     /// Starts one; its log has this name.
     pub fn start(lab: &Lab, name: &'static str) -> Result<Self> {
-        let user = lab.control_plane()?.user(USER, None)?;
         let program = std::env::current_exe().context("finding this program")?;
-        let arguments = [COMMAND.into(), user.kubeconfig().as_os_str().to_owned()];
-        let service = Service::start(name, &program, arguments, lab.folder())?;
+        Self::start_with(lab, name, &program, &[COMMAND])
+    }
+
+    /// Starts one as a host does: by the `slotd` program, with its own command line.
+    pub fn start_program(lab: &Lab, name: &'static str, slotd: &Path) -> Result<Self> {
+        Self::start_with(lab, name, slotd, &["controller", "--kubeconfig"])
+    }
+
+    fn start_with(lab: &Lab, name: &'static str, program: &Path, before: &[&str]) -> Result<Self> {
+        let user = lab.control_plane()?.user(USER, None)?;
+        let mut arguments: Vec<OsString> = before.iter().map(OsString::from).collect();
+        arguments.push(user.kubeconfig().into());
+        let service = Service::start(name, program, arguments, lab.folder())?;
         Ok(Self {
             service: Some(service),
         })
+    }
+
+    /// Its process, until it is killed.
+    pub fn process(&self) -> Option<u32> {
+        self.service.as_ref().map(Service::id)
     }
 
     /// Kills it; nothing is written any more, and nobody is told.

@@ -50,6 +50,8 @@ pub struct FleetOptions {
     pub configuration: Vec<(String, String)>,
     /// Whether each node has a bus on which its agent is asked, beside what the cluster asks of it.
     pub buses: bool,
+    /// The lab's program in another build, of which the agents run; without it, this very program.
+    pub program: Option<PathBuf>,
 }
 
 impl Default for FleetOptions {
@@ -62,6 +64,7 @@ impl Default for FleetOptions {
             downtime: Duration::from_millis(300),
             configuration: Vec::new(),
             buses: false,
+            program: None,
         }
     }
 }
@@ -296,6 +299,7 @@ impl Builder<'_> {
         let wiring = Wiring {
             downtime: self.options.downtime,
             bus,
+            program: self.options.program.clone(),
             log: self.lab.folder().join(format!("{name}.log")),
         };
         StandIn::new(name, hardware, kubelet, wiring, self.plane.admin().clone())

@@ -21,6 +21,7 @@ mod observer;
 mod pods;
 mod power;
 
+pub(crate) use background::{Background, connect};
 pub use bus::Bus;
 pub use controller::Controller;
 pub use fleet::{FLEET_LABEL, Fleet, FleetOptions};

@@ -70,6 +70,8 @@ pub(super) struct Wiring {
     pub(super) downtime: Duration,
     /// The address of the bus, where nobody needs to listen.
     pub(super) bus: String,
+    /// The program of which the agent runs; without it, this very one.
+    pub(super) program: Option<PathBuf>,
     /// Where the agent's log goes.
     pub(super) log: PathBuf,
 }
@@ -224,10 +226,12 @@ impl Power {
             .open(&self.wiring.log)
             .with_context(|| format!("opening {}", self.wiring.log.display()))?;
         let errors = log.try_clone().context("sharing a log")?;
-        // This very program, also when its file was replaced by a newer build.
-        let program = Path::new("/proc")
-            .join(std::process::id().to_string())
-            .join("exe");
+        let program = self.wiring.program.clone().unwrap_or_else(|| {
+            // Also when its file was replaced by a newer build.
+            Path::new("/proc")
+                .join(std::process::id().to_string())
+                .join("exe")
+        });
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(program)
