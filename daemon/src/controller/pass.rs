@@ -93,7 +93,7 @@ impl Passes {
         let mut writing = self.writer.begin(&snapshot, &settled);
         let mut written = writing.plan(&plan, &fleet).await;
         if written.is_ok() {
-            for (progress, holds) in waiting::changes(&snapshot, &plan) {
+            for (progress, holds) in waiting::changes(&snapshot, &settled, &plan) {
                 written = writing.waiting(&progress, holds).await;
                 if written.is_err() {
                     break;

@@ -1,9 +1,12 @@
 //! What a node waits for, in words, and the condition on its progress object.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use slotd_crds::api::OSUpgradeProgress;
 use slotd_engine::rollout::{Outlook, Plan, ProgressUid, Wait};
 
 use super::conditions::{Holds, find};
+use super::resolution::{Meaning, Settled};
 use super::snapshot::Snapshot;
 
 /// The condition's type.
@@ -38,14 +41,24 @@ pub(super) fn words(wait: &Wait, outlook: &Outlook) -> (&'static str, String) {
     }
 }
 
-/// The conditions to write: of each object that waits for something new, or waits no more.
-pub(super) fn changes(snapshot: &Snapshot, plan: &Plan) -> Vec<(ProgressUid, Holds)> {
+/// The conditions to write: of each object that waits for something new, or waits no more. What is over with this very pass,
+/// since the image is known and only to be stored, is not told to every object and taken back by the next.
+pub(super) fn changes(
+    snapshot: &Snapshot,
+    settled: &BTreeMap<String, Settled>,
+    plan: &Plan,
+) -> Vec<(ProgressUid, Holds)> {
     let mut changes = Vec::new();
-    let mut waiting = std::collections::BTreeSet::new();
+    let mut waiting = BTreeSet::new();
     for outlook in &plan.upgrades {
+        let meaning = settled.get(&outlook.upgrade.0).map(|one| &one.meaning);
+        let found = matches!(meaning, Some(Meaning::Found(_)));
         for wait in &outlook.waiting {
             let Some(uid) = &wait.progress else { continue };
             waiting.insert(uid.clone());
+            if found && wait.wait == Wait::Unresolved {
+                continue;
+            }
             let (reason, message) = words(&wait.wait, outlook);
             changes.push((uid.clone(), Holds::new(WAITING, true, reason, message)));
         }

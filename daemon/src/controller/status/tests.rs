@@ -1,8 +1,9 @@
 use serde_json::json;
 use slotd_crds::api::{OSUpgrade, OSUpgradeProgress, OSUpgradeStatus, Phase};
-use slotd_engine::rollout::{Plan, plan};
+use slotd_engine::rollout::{Plan, ProgressUid, plan};
 
 use super::{patch, wanted};
+use crate::controller::conditions::Holds;
 use crate::controller::resolution::settle;
 use crate::controller::snapshot::Snapshot;
 use crate::controller::snapshot::tests::{node, progress, read, upgrade};
@@ -15,6 +16,12 @@ fn of(snapshot: &Snapshot) -> (Plan, OSUpgradeStatus) {
     let plan = plan(&snapshot.fleet(&[("uid-u".to_owned(), settled.clone())].into()));
     let status = wanted(upgrade, &settled, &plan.upgrades[0], snapshot);
     (plan, status)
+}
+
+/// What is to be written of those that wait.
+fn conditions(snapshot: &Snapshot, plan: &Plan) -> Vec<(ProgressUid, Holds)> {
+    let settled = settle(&snapshot.upgrades[0], None);
+    waiting::changes(snapshot, &[("uid-u".to_owned(), settled)].into(), plan)
 }
 
 fn condition(status: &OSUpgradeStatus, kind: &str) -> Option<(String, String)> {
@@ -118,7 +125,7 @@ fn a_node_that_waits_is_told_so_once() {
     held["metadata"]["annotations"]["monok8s.io/hold"] = json!("disk swap");
     snapshot.nodes = vec![read(held)];
     let (plan, _) = of(&snapshot);
-    let changes = waiting::changes(&snapshot, &plan);
+    let changes = conditions(&snapshot, &plan);
     let [(_, holds)] = changes.as_slice() else {
         panic!("{changes:?}")
     };
@@ -127,10 +134,10 @@ fn a_node_that_waits_is_told_so_once() {
     object.status.as_mut().unwrap().conditions = Some(vec![holds.clone().condition(None, Some(1))]);
     snapshot.progress = vec![object.into()];
     let (plan, _) = of(&snapshot);
-    assert_eq!(waiting::changes(&snapshot, &plan), []);
+    assert_eq!(conditions(&snapshot, &plan), []);
     snapshot.nodes = vec![read(node("n1", "v1.35.0"))];
     let (plan, _) = of(&snapshot);
-    let changes = waiting::changes(&snapshot, &plan);
+    let changes = conditions(&snapshot, &plan);
     assert_eq!(
         changes
             .iter()
@@ -138,4 +145,23 @@ fn a_node_that_waits_is_told_so_once() {
             .collect::<Vec<_>>(),
         [("False", "NotWaiting")]
     );
+}
+
+#[test]
+fn what_this_pass_ends_is_not_told_to_every_object_and_taken_back_by_the_next() {
+    let mut unresolved = upgrade("v1.35.1", json!({}));
+    // As after an edit of the spec: the image is found anew in this pass, and stored by it.
+    unresolved["status"]["resolved"] = json!(null);
+    let snapshot = Snapshot {
+        nodes: vec![read(node("n1", "v1.35.0"))],
+        upgrades: vec![read(unresolved)],
+        progress: vec![read::<OSUpgradeProgress>(progress(
+            "n1",
+            json!({ "phase": "Staged", "attempt": 7 }),
+        ))],
+        ..Snapshot::default()
+    };
+    let (plan, _) = of(&snapshot);
+    assert_eq!(plan.upgrades[0].waiting.len(), 1);
+    assert_eq!(conditions(&snapshot, &plan), []);
 }
