@@ -1,8 +1,17 @@
 //! Running programs of this machine.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+
+/// This very program, for a child to run, also when its file was replaced by a newer build meanwhile: a whole run of the tests
+/// links it anew.
+pub fn this_program() -> PathBuf {
+    Path::new("/proc")
+        .join(std::process::id().to_string())
+        .join("exe")
+}
 
 /// Runs a program for its effect; an error carries what it said.
 pub fn run(name: &str, build: impl FnOnce(&mut Command) -> &mut Command) -> Result<()> {

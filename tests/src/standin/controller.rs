@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use slotd::controller::Connection;
 
 use crate::cluster::Service;
 use crate::lab::Lab;
+use crate::process;
 
 /// The command by which the lab's program becomes a controller.
 pub const COMMAND: &str = "stand-in-controller";
@@ -50,8 +51,7 @@ pub struct Controller {
 impl Controller {
     /// Starts one; its log has this name.
     pub fn start(lab: &Lab, name: &'static str) -> Result<Self> {
-        let program = std::env::current_exe().context("finding this program")?;
-        Self::start_with(lab, name, &program, &[COMMAND])
+        Self::start_with(lab, name, &process::this_program(), &[COMMAND])
     }
 
     /// Starts one as a host does: by the `slotd` program, with its own command line.

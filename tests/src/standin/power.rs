@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +17,7 @@ use slotd::agent::BootVerdict;
 use super::agent::{self, reboot_file};
 use super::hardware::{Boot, Hardware};
 use super::kubelet::Kubelet;
+use crate::process;
 
 /// Between two looks at the machine.
 const TICK: Duration = Duration::from_millis(20);
@@ -226,12 +227,11 @@ impl Power {
             .open(&self.wiring.log)
             .with_context(|| format!("opening {}", self.wiring.log.display()))?;
         let errors = log.try_clone().context("sharing a log")?;
-        let program = self.wiring.program.clone().unwrap_or_else(|| {
-            // Also when its file was replaced by a newer build.
-            Path::new("/proc")
-                .join(std::process::id().to_string())
-                .join("exe")
-        });
+        let program = self
+            .wiring
+            .program
+            .clone()
+            .unwrap_or_else(process::this_program);
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
             .arg(program)
