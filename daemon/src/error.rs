@@ -73,6 +73,21 @@ impl fmt::Display for ErrorKind {
     }
 }
 
+/// An error and its sources in one line, without what one says of the next already.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let text = source.to_string();
+        if !line.contains(&text) {
+            line.push_str(": ");
+            line.push_str(&text);
+        }
+        next = source.source();
+    }
+    line
+}
+
 #[cfg(test)]
 mod tests {
     use super::ErrorKind;

@@ -15,6 +15,7 @@ pub mod health;
 pub mod journal;
 pub mod login;
 pub mod node;
+mod said;
 pub mod service;
 mod staging;
 pub mod status;

@@ -8,6 +8,7 @@ use kube::runtime::watcher;
 use thiserror::Error;
 
 use crate::error::ErrorKind;
+use crate::said;
 
 /// How long an answer other than a watch may take.
 pub(super) const ANSWER: Duration = Duration::from_secs(30);
@@ -48,7 +49,7 @@ pub enum ClusterError {
         reason: String,
     },
     /// The API server refused or did not answer.
-    #[error("cannot {action}: {answer}", answer = answer(source))]
+    #[error("cannot {action}: {answer}", answer = said::error(source))]
     Api {
         /// What was tried.
         action: &'static str,
@@ -134,23 +135,4 @@ pub(super) async fn ask<T>(
         Ok(answer) => answer.map_err(ClusterError::api(action)),
         Err(_) => Err(ClusterError::Silent { action }),
     }
-}
-
-/// What the API server said, or why it said nothing: the library's own words repeat the one as a structure and leave the
-/// other out.
-fn answer(error: &kube::Error) -> String {
-    if let kube::Error::Api(status) = error {
-        return status.message.clone();
-    }
-    let mut words = error.to_string();
-    let mut next = std::error::Error::source(error);
-    while let Some(source) = next {
-        let text = source.to_string();
-        if !words.contains(&text) {
-            words.push_str(": ");
-            words.push_str(&text);
-        }
-        next = source.source();
-    }
-    words
 }

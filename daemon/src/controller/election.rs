@@ -15,8 +15,8 @@ use slotd_crds::names::LEADER_LEASE;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::said;
 use crate::backoff::jittered;
+use crate::said;
 
 /// How long a Lease holds without being renewed.
 const DURATION: Duration = Duration::from_secs(15);

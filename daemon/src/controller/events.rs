@@ -6,7 +6,7 @@ use slotd_crds::api::{OSUpgrade, OSUpgradeStatus, Phase};
 use tracing::warn;
 
 use super::conditions::find;
-use super::said;
+use crate::said;
 
 /// Most characters of an event's note.
 const LONGEST: usize = 1000;

@@ -11,7 +11,6 @@ mod election;
 mod events;
 mod pass;
 mod resolution;
-mod said;
 mod service;
 mod snapshot;
 mod status;

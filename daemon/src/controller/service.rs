@@ -15,8 +15,8 @@ use tracing::{info, warn};
 
 use super::election::Candidate;
 use super::pass::{Next, Passes};
-use super::said;
 use crate::backoff::{Backoff, jittered};
+use crate::said;
 
 /// What happens together is looked at together.
 const DEBOUNCE: Duration = Duration::from_millis(200);

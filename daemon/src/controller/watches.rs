@@ -20,11 +20,15 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tracing::warn;
 
-use super::said;
+use crate::said;
 
-/// One watch and what it holds. Ends when it is dropped.
-pub(super) struct Watch<K>
-where
+/// What can be watched.
+pub(super) trait Watched:
+    Resource<DynamicType = ()> + Clone + Debug + PartialEq + DeserializeOwned + Send + Sync + 'static
+{
+}
+
+impl<K> Watched for K where
     K: Resource<DynamicType = ()>
         + Clone
         + Debug
@@ -32,8 +36,12 @@ where
         + DeserializeOwned
         + Send
         + Sync
-        + 'static,
+        + 'static
 {
+}
+
+/// One watch and what it holds. Ends when it is dropped.
+pub(super) struct Watch<K: Watched> {
     store: Store<K>,
     whole: watch::Receiver<bool>,
     /// Why it fails, while it does.
@@ -41,33 +49,13 @@ where
     task: JoinHandle<()>,
 }
 
-impl<K> Drop for Watch<K>
-where
-    K: Resource<DynamicType = ()>
-        + Clone
-        + Debug
-        + PartialEq
-        + DeserializeOwned
-        + Send
-        + Sync
-        + 'static,
-{
+impl<K: Watched> Drop for Watch<K> {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl<K> Watch<K>
-where
-    K: Resource<DynamicType = ()>
-        + Clone
-        + Debug
-        + PartialEq
-        + DeserializeOwned
-        + Send
-        + Sync
-        + 'static,
-{
+impl<K: Watched> Watch<K> {
     /// Starts a watch that tells `changed` of every change. What nobody here reads is cut off by `trim`. One that fails begins
     /// again, later each time; a kind that the server does not know yet is one such failure.
     fn start(api: Api<K>, config: watcher::Config, trim: fn(&mut K), changed: Arc<Notify>) -> Self {

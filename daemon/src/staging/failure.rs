@@ -6,6 +6,7 @@ use slotd_engine::Failure;
 use slotd_image::Error;
 
 use crate::agent::Trouble;
+use crate::error::causes;
 
 /// An error of bootctl with all that it came from.
 pub(crate) fn boot_failure(error: &boot::Error) -> Failure {
@@ -44,20 +45,5 @@ pub(crate) fn image_failure(error: &Error) -> Failure {
         slotd_image::ErrorKind::Configuration => engine::ErrorKind::Configuration,
         slotd_image::ErrorKind::Bug => engine::ErrorKind::Bug,
     };
-    Failure::new(kind, chain(error))
-}
-
-/// An error and its sources in one line, without what one says of the next already.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let text = source.to_string();
-        if !line.contains(&text) {
-            line.push_str(": ");
-            line.push_str(&text);
-        }
-        next = source.source();
-    }
-    line
+    Failure::new(kind, causes(error))
 }

@@ -251,6 +251,13 @@ impl Writing<'_> {
         Ok(())
     }
 
+    fn touch_upgrade(&mut self, upgrade: &OSUpgrade) {
+        self.touched.insert(Touched::Upgrade(
+            upgrade.name_any(),
+            upgrade.resource_version(),
+        ));
+    }
+
     async fn bind_upgrade(&mut self, uid: &UpgradeUid, bind: bool) -> Result<(), kube::Error> {
         let Some(upgrade) = self.snapshot.upgrade(uid) else {
             return Ok(());
@@ -274,10 +281,7 @@ impl Writing<'_> {
                 )
                 .await,
         )?;
-        self.touched.insert(Touched::Upgrade(
-            upgrade.name_any(),
-            upgrade.resource_version(),
-        ));
+        self.touch_upgrade(upgrade);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use slotd_crds::api::{OSUpgrade, OSUpgradeProgress};
 use slotd_engine::rollout::ProgressUid;
 
-use super::{Touched, Writing, late};
+use super::{Writing, late};
 use crate::controller::conditions::Holds;
 use crate::controller::waiting;
 
@@ -58,10 +58,7 @@ impl Writing<'_> {
                 )
                 .await,
         )?;
-        self.touched.insert(Touched::Upgrade(
-            upgrade.name_any(),
-            upgrade.resource_version(),
-        ));
+        self.touch_upgrade(upgrade);
         Ok(())
     }
 }
