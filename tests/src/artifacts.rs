@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
-use crate::images::Variant;
+use crate::cluster::node_image;
+use crate::images::{Flavour, Variant};
 use crate::process;
 
 /// The repository that this program was built from.
@@ -40,7 +42,6 @@ pub struct Artifacts {
     binaries: PathBuf,
     folder: PathBuf,
     key: String,
-    rootfs: PathBuf,
     /// One at a time: two scenarios may want the same image.
     images: Mutex<BTreeMap<String, Image>>,
 }
@@ -50,13 +51,7 @@ impl Artifacts {
     pub fn build() -> Result<Self> {
         let target = target_folder()?;
         let binaries = build_programs()?;
-        let rootfs = process::output_with_errors(&binaries.join("slotd-mkimage"), |command| {
-            command
-                .arg("rootfs")
-                .arg("--recipe")
-                .arg(repository().join("image/recipe"))
-        })?;
-        let rootfs = PathBuf::from(rootfs.trim());
+        let rootfs = rootfs(&binaries, Flavour::Plain)?;
         let key = key(&binaries, &rootfs)?;
         let folder = target.join("lab").join(&key);
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
@@ -65,7 +60,6 @@ impl Artifacts {
             binaries,
             folder,
             key,
-            rootfs,
             images: Mutex::new(BTreeMap::new()),
         })
     }
@@ -85,13 +79,15 @@ impl Artifacts {
         &self.key
     }
 
-    /// The root filesystem as a folder, of which images take hard links.
-    fn rootfs_tree(&self) -> Result<PathBuf> {
-        let tree = self.folder.join("rootfs");
+    /// A flavour's root filesystem as a folder, of which images take hard links.
+    fn rootfs_tree(&self, flavour: Flavour) -> Result<PathBuf> {
+        let name = flavour.recipe().unwrap_or("plain");
+        let tree = self.folder.join(format!("rootfs-{name}"));
         if tree.exists() {
             return Ok(tree);
         }
-        let partial = self.folder.join("rootfs.partial");
+        let rootfs = rootfs(&self.binaries, flavour)?;
+        let partial = self.folder.join(format!("rootfs-{name}.partial"));
         if partial.exists() {
             fs::remove_dir_all(&partial)
                 .with_context(|| format!("removing {}", partial.display()))?;
@@ -106,7 +102,7 @@ impl Artifacts {
                     "--exclude=./dev/*",
                 ])
                 .arg("--file")
-                .arg(&self.rootfs)
+                .arg(&rootfs)
                 .arg("--directory")
                 .arg(&partial)
         })?;
@@ -126,19 +122,22 @@ impl Artifacts {
         let path = self.folder.join(format!("{}.ext4.zst", variant.name()));
         let entry_path = self.folder.join(format!("{}.yaml", variant.name()));
         if !(path.exists() && entry_path.exists()) {
-            let overlay = tempfile::tempdir().context("making a temporary folder")?;
+            // In the folder of what is kept, so that large files can be linked into it.
+            let overlay =
+                tempfile::tempdir_in(&self.folder).context("making a temporary folder")?;
+            let flavour = variant.flavour();
+            if flavour == Flavour::Kubernetes {
+                node_image::write_overlay(overlay.path(), variant.version())?;
+            }
             variant.write_overlay(overlay.path())?;
             // A user other than root unpacks as root of a user namespace, inside slotd-mkimage.
             let rootfs = if nix::unistd::geteuid().is_root() {
-                self.rootfs_tree()?
+                self.rootfs_tree(flavour)?
             } else {
-                self.rootfs.clone()
+                rootfs(&self.binaries, flavour)?
             };
             let entry = process::output_with_errors(&self.binary("slotd-mkimage"), |command| {
-                command
-                    .arg("slot")
-                    .arg("--recipe")
-                    .arg(repository().join("image/recipe"))
+                recipe(command.arg("slot"), flavour)
                     .arg("--rootfs")
                     .arg(rootfs)
                     .arg("--install-slotd")
@@ -149,6 +148,7 @@ impl Artifacts {
                     .arg(repository().join("tests/guest"))
                     .arg("--overlay")
                     .arg(overlay.path())
+                    .args(["--size", flavour.slot_size()])
                     .args(["--version", variant.version(), "--output"])
                     .arg(&path)
             })?;
@@ -189,10 +189,8 @@ impl Artifacts {
             fs::write(etc.join("config.yaml"), configuration).context("writing a configuration")?;
         }
         process::output_with_errors(&self.binary("slotd-mkimage"), |command| {
-            command
-                .arg("disk")
-                .arg("--recipe")
-                .arg(repository().join("image/recipe"))
+            recipe(command.arg("disk"), variant.flavour())
+                .args(["--slot-size", variant.flavour().slot_size()])
                 .arg("--slot")
                 .arg(format!("A={}", image.path.display()))
                 .arg("--data-overlay")
@@ -202,6 +200,22 @@ impl Artifacts {
         })?;
         Ok(path)
     }
+}
+
+/// Makes a flavour's root filesystem, once: a tar file in the user's cache folder.
+fn rootfs(binaries: &Path, flavour: Flavour) -> Result<PathBuf> {
+    let path = process::output_with_errors(&binaries.join("slotd-mkimage"), |command| {
+        recipe(command.arg("rootfs"), flavour)
+    })?;
+    Ok(PathBuf::from(path.trim()))
+}
+
+/// Names the recipe to slotd-mkimage.
+fn recipe(command: &mut Command, flavour: Flavour) -> &mut Command {
+    command
+        .arg("--recipe")
+        .arg(repository().join("image/recipe"))
+        .args(flavour.recipe().map(|name| format!("--flavour={name}")))
 }
 
 /// Builds slotd's programs as they are released; the folder that they lie in.
@@ -270,6 +284,11 @@ fn key(binaries: &Path, rootfs: &Path) -> Result<String> {
         "image/recipe",
         "tests/guest",
         "tests/src/images.rs",
+        // What the Kubernetes flavour's images hold beside it.
+        "tests/src/cluster/node_image.rs",
+        "tests/control-plane/go.mod",
+        "tests/control-plane/kubelet",
+        "tests/control-plane/pause",
     ] {
         hash_tree(&repository().join(folder), &mut hasher)?;
     }

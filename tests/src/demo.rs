@@ -1,5 +1,7 @@
 //! `lab demo`: one good upgrade and one that has to be taken back, before one's eyes.
 
+pub mod kubernetes;
+
 use std::io::Write;
 use std::time::{Duration, Instant};
 

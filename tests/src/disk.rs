@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
-use crate::esp;
+use crate::{esp, process};
 
 /// A disk of the layout of `image/recipe/`. While its machine runs, this shows what reached the disk.
 #[derive(Debug)]
@@ -54,6 +54,41 @@ impl Disk {
         let mut names = esp::list(&self.path, "/loader/entries")?;
         names.retain(|name| name.ends_with(".conf"));
         Ok(names)
+    }
+
+    /// Puts files into the data partition of a machine that is off, root's alone each: path there, without a leading slash and in
+    /// folders that may be missing, and text.
+    pub fn add_to_data(&self, files: &[(&str, &str)]) -> Result<()> {
+        let disk = File::open(&self.path).context("opening a disk")?;
+        let (start, _) = partition_range(&disk, 4).context("the data partition")?;
+        let folder = tempfile::tempdir().context("making a temporary folder")?;
+        let mut commands = String::new();
+        for (index, (path, text)) in files.iter().enumerate() {
+            let source = folder.path().join(index.to_string());
+            std::fs::write(&source, text).context("writing a temporary file")?;
+            for (end, _) in path.match_indices('/') {
+                // One that is there already is refused, and stays as it is.
+                commands += &format!("mkdir /{}\n", &path[..end]);
+            }
+            commands += &format!("rm /{path}\nwrite {} /{path}\n", source.display());
+            commands +=
+                &format!("sif /{path} mode 0100600\nsif /{path} uid 0\nsif /{path} gid 0\n");
+        }
+        let script = folder.path().join("commands");
+        std::fs::write(&script, commands).context("writing a temporary file")?;
+        let mut device = self.path.as_os_str().to_owned();
+        device.push(format!("?offset={start}"));
+        process::run("debugfs", |command| {
+            command.arg("-w").arg("-f").arg(&script).arg(&device)
+        })?;
+        // It says nothing of a command that failed: what is there now counts.
+        for (path, text) in files {
+            let there = process::output("debugfs", |command| {
+                command.arg("-R").arg(format!("cat /{path}")).arg(&device)
+            })?;
+            ensure!(there == *text, "{path} was not written");
+        }
+        Ok(())
     }
 
     /// Hands on a slot's bytes in pieces of 64 KiB.

@@ -9,11 +9,56 @@ use anyhow::{Context, Result};
 /// A file, or a link where it begins with `->`, of a variant's overlay.
 type Entry = (&'static str, &'static str);
 
+/// What an image is beside slotd's own part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Flavour {
+    /// The reference system alone.
+    Plain,
+    /// A node of a Kubernetes cluster: with containerd, and a kubelet that has the image's version.
+    Kubernetes,
+}
+
+impl Flavour {
+    /// Its name among the recipe's flavours, where it is one of them.
+    pub const fn recipe(self) -> Option<&'static str> {
+        match self {
+            Self::Plain => None,
+            Self::Kubernetes => Some("kubernetes"),
+        }
+    }
+
+    /// Size of a slot, as slotd-mkimage reads it.
+    pub const fn slot_size(self) -> &'static str {
+        match self {
+            Self::Plain => "512MiB",
+            Self::Kubernetes => "768MiB",
+        }
+    }
+
+    /// How many processors a machine needs that runs it, where it matters.
+    pub const fn processors(self) -> Option<u32> {
+        match self {
+            Self::Plain => None,
+            // Of two nodes one works while the other waits.
+            Self::Kubernetes => Some(2),
+        }
+    }
+
+    /// Memory of a machine that runs it, in MiB.
+    pub const fn memory(self) -> u32 {
+        match self {
+            Self::Plain => 512,
+            Self::Kubernetes => 896,
+        }
+    }
+}
+
 /// A kind of image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Variant {
     name: &'static str,
     version: &'static str,
+    flavour: Flavour,
     files: &'static [Entry],
 }
 
@@ -21,6 +66,7 @@ pub struct Variant {
 pub const V1: Variant = Variant {
     name: "v1",
     version: "v1.0.0",
+    flavour: Flavour::Plain,
     files: &[],
 };
 
@@ -28,6 +74,7 @@ pub const V1: Variant = Variant {
 pub const V2: Variant = Variant {
     name: "v2",
     version: "v2.0.0",
+    flavour: Flavour::Plain,
     files: &[
         (
             "usr/lib/slotd/health/required.d/10-app",
@@ -44,6 +91,7 @@ pub const V2: Variant = Variant {
 pub const V3: Variant = Variant {
     name: "v3",
     version: "v3.0.0",
+    flavour: Flavour::Plain,
     files: &[],
 };
 
@@ -51,6 +99,7 @@ pub const V3: Variant = Variant {
 pub const UNHEALTHY: Variant = Variant {
     name: "unhealthy",
     version: "v3.0.0-unhealthy",
+    flavour: Flavour::Plain,
     files: &[(
         "usr/lib/slotd/health/required.d/50-app",
         "#!/bin/sh\necho 'app does not answer on port 8080'\nexit 1\n",
@@ -61,6 +110,7 @@ pub const UNHEALTHY: Variant = Variant {
 pub const ALONE: Variant = Variant {
     name: "alone",
     version: "v3.0.0-alone",
+    flavour: Flavour::Plain,
     files: &[(
         "usr/lib/slotd/health/required.d/50-app",
         "#!/bin/sh\ncd /efi/loader/entries && mv slotd-a.conf slotd-a+0-3.conf && sync\necho 'app does not answer'\nexit 1\n",
@@ -71,6 +121,7 @@ pub const ALONE: Variant = Variant {
 pub const PANICS: Variant = Variant {
     name: "panics",
     version: "v3.0.0-panics",
+    flavour: Flavour::Plain,
     files: &[("usr/sbin/init", "#!/bin/sh\necho '@@INIT leaves'\nexit 1\n")],
 };
 
@@ -78,6 +129,7 @@ pub const PANICS: Variant = Variant {
 pub const NO_AGENT: Variant = Variant {
     name: "no-agent",
     version: "v3.0.0-no-agent",
+    flavour: Flavour::Plain,
     files: &[(
         "usr/bin/slotd",
         "#!/bin/sh\necho 'slotd: broken in this image' >&2\nexit 1\n",
@@ -88,6 +140,7 @@ pub const NO_AGENT: Variant = Variant {
 pub const STUCK: Variant = Variant {
     name: "stuck",
     version: "v3.0.0-stuck",
+    flavour: Flavour::Plain,
     files: &[
         (
             "etc/systemd/system/stuck.service",
@@ -101,6 +154,33 @@ pub const STUCK: Variant = Variant {
     ],
 };
 
+/// What nodes of a cluster run at first.
+pub const NODE_OLD: Variant = Variant {
+    name: "node-old",
+    version: "v1.35.1",
+    flavour: Flavour::Kubernetes,
+    files: &[],
+};
+
+/// What they are moved to.
+pub const NODE_NEW: Variant = Variant {
+    name: "node-new",
+    version: "v1.35.3",
+    flavour: Flavour::Kubernetes,
+    files: &[],
+};
+
+/// Its kubelet does not start.
+pub const NODE_WITHOUT_KUBELET: Variant = Variant {
+    name: "node-without-kubelet",
+    version: "v1.35.4",
+    flavour: Flavour::Kubernetes,
+    files: &[(
+        "usr/bin/kubelet",
+        "#!/bin/sh\necho 'kubelet: broken in this image' >&2\nexit 1\n",
+    )],
+};
+
 impl Variant {
     /// A name for files.
     pub const fn name(&self) -> &'static str {
@@ -110,6 +190,11 @@ impl Variant {
     /// IMAGE_VERSION.
     pub const fn version(&self) -> &'static str {
         self.version
+    }
+
+    /// What it is beside slotd's own part.
+    pub const fn flavour(&self) -> Flavour {
+        self.flavour
     }
 
     /// Writes the variant's own files to a folder.

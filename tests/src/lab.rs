@@ -141,6 +141,13 @@ impl Lab {
         Ok(acceleration)
     }
 
+    /// A control plane of this test's own, in a folder of that name.
+    pub fn own_control_plane(&self) -> Result<ControlPlane> {
+        let programs = Programs::provide(&Program::CONTROL_PLANE)?;
+        let folder = self.folder.join("control-plane");
+        ControlPlane::start(&folder, &programs, Options { audit: true })
+    }
+
     /// A machine with a fresh reference disk whose slot A holds v1, switched off. Its files lie in a folder of this name.
     pub fn machine(&self, name: &str) -> Result<Machine> {
         self.machine_of(name, &V1, CONFIGURATION, &[])
@@ -160,8 +167,8 @@ impl Lab {
             disk,
             folder,
             acceleration: self.acceleration()?,
-            processors: self.processors,
-            memory: 512,
+            processors: variant.flavour().processors().unwrap_or(self.processors),
+            memory: variant.flavour().memory(),
             forwards: forwards.to_vec(),
         })
     }

@@ -19,5 +19,6 @@ pub mod server;
 pub mod setup;
 pub mod standin;
 pub mod vm;
+pub mod vm_fleet;
 pub mod workspace;
 pub mod writing;

@@ -26,6 +26,9 @@ struct Cli {
 enum Command {
     /// Show a good upgrade and one that is rolled back, in a virtual machine
     Demo {
+        /// Show a roll-out instead: two virtual machines that are nodes of a Kubernetes cluster
+        #[arg(long)]
+        kubernetes: bool,
         /// Leave the machine running and say how to log in
         #[arg(long)]
         keep: bool,
@@ -108,10 +111,15 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<bool> {
     match cli.command {
-        Command::Demo { keep } => {
+        Command::Demo { kubernetes, keep } => {
             setup::ensure_packages()?;
             let lab = Lab::new(&lab_folder()?, 2)?.for_test("demo")?;
-            slotd_tests::demo::run(&lab, keep).map(|()| true)
+            let show = if kubernetes {
+                slotd_tests::demo::kubernetes::run
+            } else {
+                slotd_tests::demo::run
+            };
+            show(&lab, keep).map(|()| true)
         }
         Command::Test(arguments) => test(&arguments, Set::Test),
         Command::Prove(arguments) => test(&arguments, Set::Prove),

@@ -9,6 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
 
+use crate::images::{NODE_NEW, NODE_OLD, NODE_WITHOUT_KUBELET};
 use crate::lab::Lab;
 
 /// What a test runs on, cheapest first.
@@ -22,6 +23,8 @@ pub enum Tier {
     Cluster,
     /// Virtual machines.
     Machine,
+    /// Virtual machines that are the nodes of a cluster.
+    Node,
 }
 
 /// When a test runs.
@@ -114,7 +117,7 @@ impl Outcome {
 
 /// Runs tests one after the other, those with machines `parallel` at a time and those with a cluster beside them, and prints
 /// each result as it comes. A cluster's tests wait for most of their time, and what they need is built in what machines
-/// leave of the processors.
+/// leave of the processors. So are the images of nodes, whose tests come last and have the machine to themselves.
 pub fn run(lab: &Lab, tests: &[Test], parallel: usize) -> Vec<Outcome> {
     let outcomes = Mutex::new(Vec::new());
     for tier in [Tier::Process, Tier::Loop] {
@@ -122,9 +125,16 @@ pub fn run(lab: &Lab, tests: &[Test], parallel: usize) -> Vec<Outcome> {
     }
     std::thread::scope(|scope| {
         // The control plane lives as long as the thread that starts it.
-        scope.spawn(|| run_tier(lab, Tier::Cluster, tests, 1, &outcomes));
+        scope.spawn(|| {
+            run_tier(lab, Tier::Cluster, tests, 1, &outcomes);
+            // What this cannot make is the failure of the tests that need it.
+            if tests.iter().any(|test| test.tier == Tier::Node) {
+                let _ = prepare_nodes(lab);
+            }
+        });
         run_tier(lab, Tier::Machine, tests, parallel, &outcomes);
     });
+    run_tier(lab, Tier::Node, tests, 1, &outcomes);
     outcomes
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner)
@@ -167,7 +177,18 @@ fn prepare(lab: &Lab, tier: Tier, tests: &[Test]) -> Result<()> {
         Tier::Process | Tier::Loop => Ok(()),
         Tier::Cluster => lab.control_plane().map(drop),
         Tier::Machine => lab.acceleration().map(drop),
+        Tier::Node => prepare_nodes(lab),
     }
+}
+
+/// Makes what nodes run; the first kubelet takes some minutes.
+fn prepare_nodes(lab: &Lab) -> Result<()> {
+    lab.acceleration()?;
+    let artifacts = lab.artifacts()?;
+    for variant in [&NODE_OLD, &NODE_NEW, &NODE_WITHOUT_KUBELET] {
+        artifacts.image(variant)?;
+    }
+    Ok(())
 }
 
 /// Runs tests so many at a time.

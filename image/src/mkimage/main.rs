@@ -46,10 +46,25 @@ enum Command {
 }
 
 #[derive(Debug, clap::Args)]
-struct RootfsArguments {
+struct RecipeArguments {
     /// The recipe's folder
     #[arg(long, default_value = recipe::DEFAULT)]
     recipe: PathBuf,
+    /// A flavour of the recipe, such as kubernetes, which adds packages and files; may be given several times
+    #[arg(long)]
+    flavour: Vec<String>,
+}
+
+impl RecipeArguments {
+    fn load(&self) -> Result<Recipe> {
+        Recipe::load(&self.recipe, &self.flavour)
+    }
+}
+
+#[derive(Debug, clap::Args)]
+struct RootfsArguments {
+    #[command(flatten)]
+    recipe: RecipeArguments,
     /// Where to write the tar; by default the user's cache folder, where it is made once per recipe
     #[arg(short, long)]
     output: Option<PathBuf>,
@@ -60,9 +75,8 @@ struct RootfsArguments {
 
 #[derive(Debug, clap::Args)]
 struct SlotArguments {
-    /// The recipe's folder
-    #[arg(long, default_value = recipe::DEFAULT)]
-    recipe: PathBuf,
+    #[command(flatten)]
+    recipe: RecipeArguments,
     /// The root filesystem: a tar file, or a folder (of which hard links are taken)
     #[arg(long)]
     rootfs: PathBuf,
@@ -91,9 +105,8 @@ struct SlotArguments {
 
 #[derive(Debug, clap::Args)]
 struct DiskArguments {
-    /// The recipe's folder
-    #[arg(long, default_value = recipe::DEFAULT)]
-    recipe: PathBuf,
+    #[command(flatten)]
+    recipe: RecipeArguments,
     /// What a slot holds: A=IMAGE or B=IMAGE, raw or .zst; a slot that is not named stays empty
     #[arg(long = "slot", required = true, value_name = "SLOT=IMAGE")]
     slots: Vec<disk::SlotContent>,
@@ -148,7 +161,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Rootfs(arguments) => {
-            let recipe = Recipe::load(&arguments.recipe)?;
+            let recipe = arguments.recipe.load()?;
             let path = rootfs::make(
                 &recipe,
                 arguments.output.as_deref(),
@@ -158,7 +171,7 @@ fn run(cli: Cli) -> Result<()> {
         }
         Command::Slot(arguments) => {
             userns::enter_unless_root().context("becoming root in a user namespace")?;
-            let recipe = Recipe::load(&arguments.recipe)?;
+            let recipe = arguments.recipe.load()?;
             let slotd = arguments.install_slotd.map(|binaries| slotd::Installation {
                 binaries,
                 units: arguments.units,
@@ -177,7 +190,7 @@ fn run(cli: Cli) -> Result<()> {
         }
         Command::Disk(arguments) => {
             userns::enter_unless_root().context("becoming root in a user namespace")?;
-            let recipe = Recipe::load(&arguments.recipe)?;
+            let recipe = arguments.recipe.load()?;
             disk::make(&disk::Request {
                 recipe: &recipe,
                 slots: &arguments.slots,

@@ -8,6 +8,9 @@ use sha2::{Digest, Sha256};
 /// The recipe beside this program's sources.
 pub(crate) const DEFAULT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/recipe");
 
+/// The folder of a recipe in which each of its flavours has a folder.
+const FLAVOURS: &str = "flavours";
+
 /// A recipe as read from its folder.
 #[derive(Debug)]
 pub(crate) struct Recipe {
@@ -23,26 +26,56 @@ pub(crate) struct Recipe {
     pub(crate) folders: Vec<String>,
     /// Empty folders of the data partition.
     pub(crate) data_folders: Vec<String>,
-    /// Files and links laid over the tree.
-    pub(crate) overlay: PathBuf,
+    /// Folders of files and links, laid over the tree one after the other.
+    pub(crate) overlays: Vec<PathBuf>,
 }
 
 impl Recipe {
-    /// Reads the recipe in `folder`.
-    pub(crate) fn load(folder: &Path) -> Result<Self> {
+    /// Reads the recipe in `folder`, and adds what these flavours of it bring.
+    pub(crate) fn load(folder: &Path, flavours: &[String]) -> Result<Self> {
         let suite = lines(&folder.join("suite"))?;
         let [suite] = suite.as_slice() else {
             bail!("{}/suite does not hold one line", folder.display());
         };
-        Ok(Self {
+        let mut recipe = Self {
             suite: suite.clone(),
             packages: lines(&folder.join("packages"))?,
             path_excludes: lines(&folder.join("path-excludes"))?,
             remove: lines(&folder.join("remove"))?,
             folders: lines(&folder.join("folders"))?,
             data_folders: lines(&folder.join("data-folders"))?,
-            overlay: folder.join("overlay"),
-        })
+            overlays: vec![folder.join("overlay")],
+        };
+        for flavour in flavours {
+            recipe
+                .add(&folder.join(FLAVOURS).join(flavour))
+                .with_context(|| format!("the flavour {flavour:?}"))?;
+        }
+        Ok(recipe)
+    }
+
+    /// Adds the lists and the overlay of a flavour, which need not have all of them.
+    fn add(&mut self, flavour: &Path) -> Result<()> {
+        if !flavour.is_dir() {
+            bail!("{} is no folder", flavour.display());
+        }
+        for (name, list) in [
+            ("packages", &mut self.packages),
+            ("path-excludes", &mut self.path_excludes),
+            ("remove", &mut self.remove),
+            ("folders", &mut self.folders),
+            ("data-folders", &mut self.data_folders),
+        ] {
+            let path = flavour.join(name);
+            if path.exists() {
+                list.extend(lines(&path)?);
+            }
+        }
+        let overlay = flavour.join("overlay");
+        if overlay.exists() {
+            self.overlays.push(overlay);
+        }
+        Ok(())
     }
 
     /// A short digest of all that decides what mmdebstrap makes. The overlay is not part of it: it is laid over later.
@@ -81,7 +114,7 @@ mod tests {
 
     #[test]
     fn the_recipe_in_the_repository_can_be_read() {
-        let recipe = Recipe::load(Path::new(DEFAULT)).unwrap();
+        let recipe = Recipe::load(Path::new(DEFAULT), &[]).unwrap();
         assert!(
             recipe
                 .packages
@@ -94,9 +127,27 @@ mod tests {
 
     #[test]
     fn another_package_makes_another_root_filesystem() {
-        let mut recipe = Recipe::load(Path::new(DEFAULT)).unwrap();
+        let mut recipe = Recipe::load(Path::new(DEFAULT), &[]).unwrap();
         let before = recipe.rootfs_key();
         recipe.packages.push("tree".to_owned());
         assert_ne!(recipe.rootfs_key(), before);
+    }
+
+    #[test]
+    fn a_flavour_adds_to_the_recipe_and_one_that_is_not_there_is_named() {
+        let plain = Recipe::load(Path::new(DEFAULT), &[]).unwrap();
+        let flavours = ["kubernetes".to_owned()];
+        let node = Recipe::load(Path::new(DEFAULT), &flavours).unwrap();
+        assert!(node.packages.starts_with(&plain.packages));
+        assert!(node.packages.contains(&"containerd".to_owned()));
+        assert!(
+            node.data_folders
+                .contains(&"/var-lib-containerd".to_owned())
+        );
+        assert_eq!(node.overlays.len(), 2);
+        assert_ne!(node.rootfs_key(), plain.rootfs_key());
+
+        let error = Recipe::load(Path::new(DEFAULT), &["desktop".to_owned()]).unwrap_err();
+        assert!(format!("{error:#}").contains("\"desktop\""), "{error:#}");
     }
 }

@@ -42,7 +42,9 @@ pub(crate) fn make(request: &Request<'_>) -> Result<Entry> {
     for folder in &request.recipe.folders {
         tree.folder(folder)?;
     }
-    tree.lay_over(&request.recipe.overlay)?;
+    for overlay in &request.recipe.overlays {
+        tree.lay_over(overlay)?;
+    }
     if let Some(installation) = request.slotd {
         slotd::install(&tree, installation)?;
     }

@@ -21,7 +21,17 @@ pub(super) struct Identities {
     pub(super) folder: PathBuf,
 }
 
+/// This machine's loopback, as QEMU's user network shows it to a guest.
+const LOOPBACK_OF_GUESTS: &str = "10.0.2.2";
+
 impl Identities {
+    /// A kubeconfig for use in a virtual machine, of a user with a certificate of their own.
+    pub(super) fn guest_kubeconfig(&self, user: &str, group: Option<&str>) -> Result<String> {
+        let credential = self.authority.client(user, group)?;
+        let url = self.url.replace("127.0.0.1", LOOPBACK_OF_GUESTS);
+        Ok(self.authority.kubeconfig(&url, &credential))
+    }
+
     /// A user with a certificate of their own, in one group or in none.
     pub(super) fn client(&self, user: &str, group: Option<&str>) -> Result<Client> {
         let credential = self.authority.client(user, group)?;
@@ -53,6 +63,11 @@ impl Client {
     /// The kubeconfig, which needs no other file.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// kubectl itself.
+    pub fn program(&self) -> &Path {
+        &self.kubectl
     }
 
     /// What kubectl answers, also when it fails.

@@ -147,6 +147,16 @@ impl ControlPlane {
         self.identities.client(name, group)
     }
 
+    /// What the kubelet of a node in a virtual machine reads, which reaches this machine's loopback by another address.
+    pub fn guest_kubeconfig(&self, user: &str, group: Option<&str>) -> Result<String> {
+        self.identities.guest_kubeconfig(user, group)
+    }
+
+    /// The certificate of the authority that signs for everybody here, PEM.
+    pub fn authority(&self) -> String {
+        self.identities.authority.certificate()
+    }
+
     /// Applies slotd's manifests, which may be there already, and waits until its kinds are served.
     pub fn install(&self) -> Result<()> {
         const KINDS: [&str; 2] = [

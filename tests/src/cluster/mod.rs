@@ -11,6 +11,7 @@ mod certificates;
 mod client;
 mod control_plane;
 mod go;
+pub(crate) mod node_image;
 mod programs;
 mod service;
 pub mod up;
@@ -19,6 +20,7 @@ pub use api_server::Outage;
 pub use audit::{ApiRequest, AuditLog, Requests};
 pub use client::Client;
 pub use control_plane::{ControlPlane, Options};
+pub use node_image::APP;
 pub use programs::{Program, Programs};
 pub(crate) use service::Service;
 

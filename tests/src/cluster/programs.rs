@@ -32,16 +32,19 @@ pub enum Program {
     Scheduler,
     /// What runs pods on a node; a static program, so that any image can hold it.
     Kubelet,
+    /// What runs in containers; static, too.
+    Pause,
 }
 
 impl Program {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Etcd,
         Self::ApiServer,
         Self::ControllerManager,
         Self::Kubectl,
         Self::Scheduler,
         Self::Kubelet,
+        Self::Pause,
     ];
 
     /// What [`super::ControlPlane`] needs.
@@ -62,6 +65,7 @@ impl Program {
             Self::Kubectl => "kubectl",
             Self::Scheduler => "kube-scheduler",
             Self::Kubelet => "kubelet",
+            Self::Pause => "pause",
         }
     }
 }
@@ -95,14 +99,21 @@ impl Programs {
             }
         }
         if !missing.is_empty() {
-            let folder = built(&missing)?;
-            paths.extend(
-                missing
-                    .iter()
-                    .map(|program| (*program, folder.join(program.name()))),
-            );
+            let names: Vec<&str> = missing.iter().map(|program| program.name()).collect();
+            paths.extend(missing.into_iter().zip(built(&names, None)?));
         }
         Ok(Self { paths })
+    }
+
+    /// A kubelet that says it has this version, as if it had been released under it. Always one of ours: the version is set when it
+    /// is linked.
+    pub fn kubelet(version: &str) -> Result<PathBuf> {
+        one(built(&[Program::Kubelet.name()], Some(version))?)
+    }
+
+    /// What the lab's containers run.
+    pub fn pause() -> Result<PathBuf> {
+        one(built(&[Program::Pause.name()], None)?)
     }
 
     /// A program that was asked for.
@@ -114,8 +125,13 @@ impl Programs {
     }
 }
 
-/// The folder of the cache in which all these programs are, built now if they are not there yet.
-fn built(wanted: &[Program]) -> Result<PathBuf> {
+fn one(paths: Vec<PathBuf>) -> Result<PathBuf> {
+    paths.into_iter().next().context("nothing was built")
+}
+
+/// Where these programs are in the cache, built now if they are not there yet; with the module's version of Kubernetes or with
+/// another one, which is then part of the file's name.
+fn built(names: &[&str], version: Option<&str>) -> Result<Vec<PathBuf>> {
     let module = repository().join("tests/control-plane");
     let cache = slotd_image::build_cache()
         .context("neither XDG_CACHE_HOME nor HOME is set")?
@@ -127,19 +143,24 @@ fn built(wanted: &[Program]) -> Result<PathBuf> {
     lock.lock().context("waiting for another lab's build")?;
 
     let go = Go::find_or_fetch(&module, &cache)?;
-    let flags = linker_flags(&module)?;
-    let key = key(&module, go.version(), &flags)?;
-    let folder = cache.join(key);
-    let missing: Vec<&str> = wanted
+    let usual = linker_flags(&module_version(&module)?)?;
+    let folder = cache.join(key(&module, go.version(), &usual)?);
+    let path = |name: &str| match version {
+        Some(version) => folder.join(format!("{name}-{version}")),
+        None => folder.join(name),
+    };
+    let missing: Vec<&str> = names
         .iter()
-        .map(|program| program.name())
-        .filter(|name| !folder.join(name).exists())
+        .copied()
+        .filter(|name| !path(name).exists())
         .collect();
     if !missing.is_empty() {
         let began = Instant::now();
-        let names = missing.join(", ");
+        let flags = version.map_or(Ok(usual), linker_flags)?;
+        let listed = missing.join(", ");
+        let suffix = version.unwrap_or_default();
         eprintln!(
-            "lab: building {names} with {}: some minutes, once",
+            "lab: building {listed} {suffix} with {}: some minutes, once",
             go.version()
         );
         let partial =
@@ -147,7 +168,7 @@ fn built(wanted: &[Program]) -> Result<PathBuf> {
         go.build(&module, &missing, &flags, partial.path())?;
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
         for name in &missing {
-            let path = folder.join(name);
+            let path = path(name);
             fs::rename(partial.path().join(name), &path)
                 .with_context(|| format!("creating {}", path.display()))?;
         }
@@ -157,7 +178,7 @@ fn built(wanted: &[Program]) -> Result<PathBuf> {
         .and_then(|folder| folder.set_modified(SystemTime::now()))
         .with_context(|| format!("marking {} as used", folder.display()))?;
     forget_unused(&cache);
-    Ok(folder)
+    Ok(names.iter().map(|name| path(name)).collect())
 }
 
 /// Digest of what decides on the programs: the module's files, the version of Go, the linker's flags. Not where the clone is.
@@ -177,11 +198,16 @@ fn key(module: &Path, go: &str, flags: &str) -> Result<String> {
     Ok(artifacts::hex(&hasher.finalize())[..16].to_owned())
 }
 
-/// Without debug information, and with the version that Kubernetes' own builds have set.
-fn linker_flags(module: &Path) -> Result<String> {
+/// The version of Kubernetes that the module requires.
+fn module_version(module: &Path) -> Result<String> {
     let file = module.join("go.mod");
     let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
     let version = kubernetes_version(&text).context("go.mod requires no k8s.io/kubernetes")?;
+    Ok(version.to_owned())
+}
+
+/// Without debug information, and with a version as Kubernetes' own builds have it set.
+fn linker_flags(version: &str) -> Result<String> {
     let numbers: Vec<&str> = version.trim_start_matches('v').split('.').collect();
     ensure!(numbers.len() == 3, "{version} is no version of Kubernetes");
     let mut flags = "-s -w".to_owned();

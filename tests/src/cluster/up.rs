@@ -16,17 +16,17 @@ use crate::standin::{Controller, Fleet, StandIn};
 /// Starts a control plane, with so many stand-ins for nodes and a controller where there are any, says how to use it, and
 /// ends it, in order, at Ctrl-C.
 pub fn run(lab: &Lab, nodes: usize) -> Result<()> {
-    let programs = Programs::provide(&Program::CONTROL_PLANE)?;
     if nodes > 0 {
-        return with_nodes(lab, &programs, nodes);
+        return with_nodes(lab, nodes);
     }
+    let programs = Programs::provide(&Program::CONTROL_PLANE)?;
     let mut plane = ControlPlane::start(lab.folder(), &programs, Options { audit: true })?;
-    say(&plane, &programs)?;
+    say(&plane);
     println!("\nCtrl-C ends it");
     until_told(|| plane.alive())
 }
 
-fn with_nodes(lab: &Lab, programs: &Programs, nodes: usize) -> Result<()> {
+fn with_nodes(lab: &Lab, nodes: usize) -> Result<()> {
     let plane = lab.control_plane()?;
     plane.install()?;
     let fleet = Fleet::start(lab, nodes)?;
@@ -48,7 +48,7 @@ fn with_nodes(lab: &Lab, programs: &Programs, nodes: usize) -> Result<()> {
     });
     std::fs::write(&document, format!("{upgrade:#}\n"))
         .with_context(|| format!("writing {}", document.display()))?;
-    say(plane, programs)?;
+    say(plane);
     println!(
         "\n{nodes} nodes run v1.0.0 (stand-ins: real agents, loop disks for slots), and a controller waits. Move them:\n\n\
          kubectl apply -f {}\n\
@@ -59,23 +59,26 @@ fn with_nodes(lab: &Lab, programs: &Programs, nodes: usize) -> Result<()> {
 }
 
 /// Says how the control plane is reached.
-fn say(plane: &ControlPlane, programs: &Programs) -> Result<()> {
-    let kubectl = programs.path(Program::Kubectl)?;
+fn say(plane: &ControlPlane) {
     println!(
         "Kubernetes at {} is ready after {:.1} s; logs and the audit log are in {}\n",
         plane.url(),
         plane.elapsed().as_secs_f64(),
         plane.folder().display()
     );
+    say_environment(plane);
+}
+
+/// Says what to set in a shell so that `kubectl` is one that speaks with the control plane.
+pub(crate) fn say_environment(plane: &ControlPlane) {
     println!("export KUBECONFIG={}", plane.admin().kubeconfig().display());
-    if let Some(folder) = kubectl.parent() {
+    if let Some(folder) = plane.admin().program().parent() {
         println!("export PATH={}:$PATH", folder.display());
     }
-    Ok(())
 }
 
 /// Waits for Ctrl-C, or until something has ended that should not.
-fn until_told(mut alive: impl FnMut() -> Result<()>) -> Result<()> {
+pub(crate) fn until_told(mut alive: impl FnMut() -> Result<()>) -> Result<()> {
     // Only now: what is started inherits which signals are blocked.
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {

@@ -7,6 +7,7 @@ mod control_plane;
 mod health;
 mod loops;
 mod power_cuts;
+mod real_nodes;
 mod reference_disk;
 mod refusals;
 pub(crate) mod rollout;
@@ -32,6 +33,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());
     tests.extend(refusals::tests());
+    tests.extend(real_nodes::tests());
     tests.sort_by_key(|test| test.tier);
     tests
 }
@@ -55,6 +57,25 @@ const fn proved_in_machine(
     Test {
         set: Set::Prove,
         ..in_machine(name, run)
+    }
+}
+
+/// A test of virtual machines that are nodes of a cluster of their own, which runs with every `lab test`.
+const fn on_nodes(name: &'static str, run: fn(&crate::lab::Lab) -> anyhow::Result<()>) -> Test {
+    Test {
+        tier: Tier::Node,
+        ..in_machine(name, run)
+    }
+}
+
+/// The same for one that takes too long for each change.
+const fn proved_on_nodes(
+    name: &'static str,
+    run: fn(&crate::lab::Lab) -> anyhow::Result<()>,
+) -> Test {
+    Test {
+        set: Set::Prove,
+        ..on_nodes(name, run)
     }
 }
 
