@@ -27,7 +27,8 @@ pub struct Rollout {
     pub max_failures: Option<u32>,
 
     /// How many nodes may download the image, or hold it ready, before it is their turn: a number, or a percentage of the targets
-    /// such as "25%", rounded down and at least 1. As many as maxUnavailable where it is not given.
+    /// such as "25%", rounded down and at least 1. Where it is not given, none does: no more nodes than maxUnavailable are on
+    /// their way at one time, so that an image that fails has replaced what is in the inactive slot of no others.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = rules::limit("maxStaging"))]
     pub max_staging: Option<Limit>,
@@ -48,15 +49,15 @@ impl Rollout {
             .map_or(Ok(1), |limit| limit.of(targets))
     }
 
-    /// How many of `targets` may stage before it is their turn.
+    /// How many of `targets` may stage before it is their turn; nothing where none does.
     ///
     /// # Errors
-    /// `maxStaging`, or where it is missing `maxUnavailable`, is no limit.
-    pub fn max_staging(&self, targets: u32) -> Result<u32, UnreadableLimit> {
-        match &self.max_staging {
-            Some(limit) => limit.of(targets),
-            None => self.max_unavailable(targets),
-        }
+    /// `maxStaging` is no limit.
+    pub fn max_staging(&self, targets: u32) -> Result<Option<u32>, UnreadableLimit> {
+        self.max_staging
+            .as_ref()
+            .map(|limit| limit.of(targets))
+            .transpose()
     }
 
     /// With so many failures the roll-out halts; never 0.
@@ -190,7 +191,7 @@ mod tests {
     fn what_is_not_said_is_the_careful_choice() {
         let rollout = Rollout::default();
         assert_eq!(rollout.max_unavailable(50), Ok(1));
-        assert_eq!(rollout.max_staging(50), Ok(1));
+        assert_eq!(rollout.max_staging(50), Ok(None));
         assert_eq!(rollout.max_failures(), 1);
         let half: Rollout =
             serde_json::from_str(r#"{"maxUnavailable": "50%", "maxFailures": 0}"#).unwrap();
@@ -200,7 +201,7 @@ mod tests {
                 half.max_staging(5),
                 half.max_failures()
             ),
-            (Ok(2), Ok(2), 1)
+            (Ok(2), Ok(None), 1)
         );
         assert_eq!(Drain::default().on_timeout(), OnTimeout::Abort);
         let later: Drain = serde_json::from_str(r#"{"onTimeout": "Ask"}"#).unwrap();

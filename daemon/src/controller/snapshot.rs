@@ -263,7 +263,7 @@ fn map_upgrade(upgrade: &OSUpgrade, settled: &Settled, nodes: &[Arc<Node>]) -> r
             })
             .collect(),
         max_unavailable: limit(max_unavailable),
-        max_staging: limit(rollout.max_staging.as_ref().unwrap_or(max_unavailable)),
+        max_staging: rollout.max_staging.as_ref().map(limit),
         max_failures: rollout.max_failures(),
     }
 }

@@ -15,7 +15,11 @@ const WAITING: &str = "Waiting";
 /// A wait as a word and a sentence. The sentence says nothing that changes while the node waits for the same.
 pub(super) fn words(wait: &Wait, outlook: &Outlook) -> (&'static str, String) {
     match wait {
-        Wait::StagingTurn => ("NoPlace", "as many nodes stage as maxStaging allows".to_owned()),
+        Wait::StagingTurn => (
+            "NoPlace",
+            "as many nodes stage as maxStaging allows, or are on their way as maxUnavailable allows"
+                .to_owned(),
+        ),
         Wait::Place => (
             "NoPlace",
             format!("as many nodes are unavailable or on their way as maxUnavailable allows ({})", outlook.max_unavailable),

@@ -105,8 +105,9 @@ pub struct Upgrade {
     pub matches: BTreeMap<NodeUid, Fit>,
     /// How many targets may be unavailable at one time.
     pub max_unavailable: Limit,
-    /// How many may stage, or wait staged, before it is their turn.
-    pub max_staging: Limit,
+    /// How many may stage, or wait staged, before it is their turn. Without it none does: no more than `max_unavailable` are on
+    /// their way at one time.
+    pub max_staging: Option<Limit>,
     /// With so many failures it halts.
     pub max_failures: u32,
 }

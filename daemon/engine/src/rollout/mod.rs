@@ -79,7 +79,8 @@ pub fn plan(fleet: &Fleet) -> Plan {
         let waits = steps::take(&view, &course, &mut ledger, &mut writes);
         outlooks.push(outlook::of(&view, &ownership, &course, waits));
     }
-    writes.extend(objects::bindings(&view));
+    let bindings = objects::bindings(&view, &writes);
+    writes.extend(bindings);
     outlooks.sort_by_key(|outlook| {
         fleet
             .upgrades

@@ -59,8 +59,8 @@ fn why_unwanted(
 }
 
 /// Finalizers to take off: of a progress object, once its place is given back and nothing of it is under way; of an upgrade,
-/// once none of its nodes is on its way.
-pub(super) fn bindings(view: &View<'_>) -> Vec<Write> {
+/// once none of its nodes is on its way, nor begins by what is planned already.
+pub(super) fn bindings(view: &View<'_>, planned: &[Write]) -> Vec<Write> {
     let loose = |progress: &&Progress| {
         progress.activated.is_some_and(|attempt| {
             view.holder(progress).is_none()
@@ -82,7 +82,14 @@ pub(super) fn bindings(view: &View<'_>) -> Vec<Write> {
         let busy = view.parts(&upgrade.uid).any(|progress| {
             progress.activated.is_some() || (!upgrade.deleting && progress.end().is_none())
         });
-        upgrade.bound && !held && !busy
+        let begins = planned.iter().any(|write| match write {
+            Write::Create { upgrade: begun, .. } => *begun == upgrade.uid,
+            Write::Raise { progress: uid, .. } => view
+                .parts(&upgrade.uid)
+                .any(|progress| progress.uid == *uid),
+            _ => false,
+        });
+        upgrade.bound && !held && !busy && !(begins && !upgrade.deleting)
     });
     writes.extend(upgrades.map(|upgrade| Write::UnbindUpgrade(upgrade.uid.clone())));
     writes

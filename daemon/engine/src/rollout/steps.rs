@@ -152,14 +152,17 @@ fn claim<'a>(
     }
 }
 
-/// As many targets stage, or wait staged, as may, by name.
+/// As many targets stage, or wait staged, as may, by name; where nothing may be staged ahead, no more than there are places.
 fn stage<'a>(
     view: &View<'a>,
     course: &Course<'a>,
     writes: &mut Vec<Write>,
     waits: &mut Vec<Waiting>,
 ) {
-    let limit = course.upgrade.max_staging.of(course.targets.len());
+    let ahead = course.upgrade.max_staging;
+    let limit = ahead
+        .unwrap_or(course.upgrade.max_unavailable)
+        .of(course.targets.len());
     // One that is held back for a reason of its own takes nobody's turn.
     let mut staging = course
         .standings
@@ -168,6 +171,8 @@ fn stage<'a>(
             Standing::Staging(part) | Standing::Staged(part) | Standing::Astray(part) => {
                 course.gate(node, Some(part)).is_none()
             }
+            // Nobody stages ahead of those that have a place.
+            Standing::UnderWay => ahead.is_none(),
             _ => false,
         })
         .count();

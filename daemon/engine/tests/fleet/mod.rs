@@ -111,7 +111,7 @@ impl World {
             bound: false,
             groups: 1 + self.random.small(3),
             max_unavailable: limit(&mut self.random),
-            max_staging: limit(&mut self.random),
+            max_staging: (self.random.below(2) == 0).then(|| limit(&mut self.random)),
             max_failures: 1 + self.random.small(3),
         };
         self.store.upgrades.change(|upgrades| {

@@ -28,7 +28,7 @@ pub struct StoredUpgrade {
     /// The groups of nodes that it is for, bit by bit.
     pub groups: u32,
     pub max_unavailable: Limit,
-    pub max_staging: Limit,
+    pub max_staging: Option<Limit>,
     pub max_failures: u32,
 }
 

@@ -120,7 +120,7 @@ fn an_upgrade_matches_what_its_selector_says_and_judges_each_node() {
     assert!(matches!(fit("n3"), Some(Fit::Refused(failure)) if failure.reason == "Downgrade"));
     assert_eq!(fit("n4"), None);
     assert_eq!(upgrade.max_unavailable, rollout::Limit::Percent(50));
-    assert_eq!(upgrade.max_staging, rollout::Limit::Percent(50));
+    assert_eq!(upgrade.max_staging, None);
     assert_eq!((upgrade.max_failures, upgrade.created), (2, 1_767_225_610));
     assert!(matches!(upgrade.resolution, Resolution::Image(_)));
 }

@@ -46,7 +46,7 @@ pub(super) fn upgrade(name: &str, created: i64, nodes: &[&str]) -> Upgrade {
             .map(|name| (node_uid(name), Fit::Follows))
             .collect(),
         max_unavailable: Limit::Nodes(1),
-        max_staging: Limit::Nodes(1),
+        max_staging: Some(Limit::Nodes(1)),
         max_failures: 1,
     }
 }

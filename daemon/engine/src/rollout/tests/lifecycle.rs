@@ -151,7 +151,7 @@ fn what_is_held_back_takes_nobodys_turn_to_stage() {
 #[test]
 fn staging_runs_ahead_as_far_as_it_may() {
     let mut fleet = fleet(&["n1", "n2", "n3", "n4"]);
-    fleet.upgrades[0].max_staging = Limit::Percent(50);
+    fleet.upgrades[0].max_staging = Some(Limit::Percent(50));
     assert_eq!(writes(&fleet), ["create u n1 0", "create u n2 0"]);
     fleet.progress = vec![
         progress("u", "n1", At::Staged),

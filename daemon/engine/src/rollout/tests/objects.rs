@@ -6,7 +6,7 @@ use crate::rollout::{At, End, Resolution};
 #[test]
 fn objects_go_that_nobody_wants() {
     let mut fleet = fleet(&["n1", "n2"]);
-    fleet.upgrades[0].max_staging = crate::rollout::Limit::Nodes(2);
+    fleet.upgrades[0].max_staging = Some(crate::rollout::Limit::Nodes(2));
     fleet.progress = vec![
         progress("u", "n1", At::Before),
         progress("u", "n2", At::Before),

@@ -9,7 +9,7 @@ use crate::rollout::{Action, At, End, Limit, Place, Wait};
 fn two_staged() -> crate::rollout::Fleet {
     let mut fleet = fleet(&["n1", "n2", "n3"]);
     fleet.upgrades[0].bound = true;
-    fleet.upgrades[0].max_staging = Limit::Nodes(2);
+    fleet.upgrades[0].max_staging = Some(Limit::Nodes(2));
     fleet.progress = vec![
         progress("u", "n1", At::Staged),
         progress("u", "n2", At::Staged),
@@ -246,4 +246,37 @@ fn a_lost_place_of_a_node_under_way_is_taken_again() {
     assert_eq!(writes(&fleet)[0], "claim n1");
     fleet.progress[0].status.as_mut().unwrap().attempt = 1;
     assert!(writes(&fleet).contains(&"unbind u-n1".to_owned()));
+}
+
+#[test]
+fn nothing_is_staged_ahead_of_its_turn_unless_somebody_allows_it() {
+    let mut fleet = fleet(&["n1", "n2", "n3"]);
+    fleet.upgrades[0].bound = true;
+    fleet.progress = vec![activated("u", "n1", At::Leaving)];
+    fleet.places = vec![place("u", "n1", 0)];
+    for (max_staging, max_unavailable, expected) in [
+        (None, 1, vec![]),
+        (None, 2, vec!["create u n2 0"]),
+        (Some(Limit::Nodes(1)), 1, vec!["create u n2 0"]),
+        (
+            Some(Limit::Nodes(2)),
+            1,
+            vec!["create u n2 0", "create u n3 0"],
+        ),
+    ] {
+        fleet.upgrades[0].max_staging = max_staging;
+        fleet.upgrades[0].max_unavailable = Limit::Nodes(max_unavailable);
+        assert_eq!(
+            writes(&fleet),
+            expected,
+            "{max_staging:?}, {max_unavailable}"
+        );
+    }
+    // The first one is done, and the next begins.
+    fleet.upgrades[0].max_staging = None;
+    fleet.upgrades[0].max_unavailable = Limit::Nodes(1);
+    fleet.progress.clear();
+    fleet.places.clear();
+    runs(&mut fleet, 0, &["n1"]);
+    assert_eq!(writes(&fleet), ["create u n2 0"]);
 }
