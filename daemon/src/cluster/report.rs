@@ -199,11 +199,17 @@ fn code(failure: &Failure) -> &str {
     })
 }
 
-/// The reason with what the failing check printed.
+/// The reason with the failing check, where it does not name that itself, and what it printed.
 fn message(failure: &Failure) -> String {
+    let mut text = failure.reason.clone();
+    if let Some(check) = &failure.check
+        && !text.contains(check.as_str())
+    {
+        text += &format!(" ({check})");
+    }
     match failure.output.as_deref().map(str::trim) {
-        Some(output) if !output.is_empty() => format!("{}: {output}", failure.reason),
-        _ => failure.reason.clone(),
+        Some(output) if !output.is_empty() => text + ": " + output,
+        _ => text,
     }
 }
 

@@ -341,6 +341,19 @@ fn an_end_is_told_with_its_reason_and_the_output_of_the_check() {
             "health check web failed: no answer"
         )
     );
+    let late = Failure {
+        check: Some("http kubelet".to_owned()),
+        output: Some("refused".to_owned()),
+        ..Failure::new(
+            ErrorKind::Reject,
+            "not proven healthy within 9 seconds of boot",
+        )
+        .coded("HealthDeadlineExceeded")
+    };
+    assert_eq!(
+        tell(Result::RolledBack, Some(late)).2,
+        "not proven healthy within 9 seconds of boot (http kubelet): refused"
+    );
     let mismatch =
         Failure::new(ErrorKind::Reject, "the image names itself 3").coded("VersionMismatch");
     assert_eq!(

@@ -48,14 +48,20 @@ pub(super) fn wanted(
             holds.condition(before, generation)
         })
         .collect();
+    // Once all of its nodes follow a younger upgrade, what it came to stays.
+    let completed = Some(Phase::Completed);
+    let over = outlook.targets == 0
+        && before.phase == completed
+        && outlook.phase == rollout::Phase::Completed;
+    let count = |now: u32, then: Option<u32>| then.filter(|_| over).or(Some(now));
     OSUpgradeStatus {
         observed_generation: generation,
         phase: Some(phase),
         resolved,
         resolved_from: digest,
-        targets: Some(outlook.targets),
-        ok: Some(outlook.ok),
-        fail: Some(outlook.fail),
+        targets: count(outlook.targets, before.targets),
+        ok: count(outlook.ok, before.ok),
+        fail: count(outlook.fail, before.fail),
         conditions: Some(conditions),
     }
 }

@@ -165,3 +165,41 @@ fn what_this_pass_ends_is_not_told_to_every_object_and_taken_back_by_the_next() 
     assert_eq!(plan.upgrades[0].waiting.len(), 1);
     assert_eq!(conditions(&snapshot, &plan), []);
 }
+
+#[test]
+fn what_an_upgrade_came_to_stays_when_its_nodes_follow_a_younger_one() {
+    let mut snapshot = Snapshot {
+        nodes: vec![read(node("n1", "v1.35.1"))],
+        upgrades: vec![read(upgrade("v1.35.1", json!({})))],
+        ..Snapshot::default()
+    };
+    let (_, first) = of(&snapshot);
+    let counts = |status: &OSUpgradeStatus| (status.targets, status.ok, status.fail);
+    assert_eq!(first.phase, Some(Phase::Completed));
+    assert_eq!(counts(&first), (Some(1), Some(1), Some(0)));
+
+    let mut stored = OSUpgrade::clone(&snapshot.upgrades[0]);
+    stored.status = Some(first);
+    let mut younger = upgrade("v1.35.2", json!({}));
+    younger["metadata"]["name"] = json!("w");
+    younger["metadata"]["uid"] = json!("uid-w");
+    younger["metadata"]["creationTimestamp"] = json!("2026-12-01T00:00:00Z");
+    snapshot.upgrades = vec![stored.into(), read(younger)];
+    let settled = |index: usize| settle(&snapshot.upgrades[index], None);
+    let meanings = [
+        ("uid-u".to_owned(), settled(0)),
+        ("uid-w".to_owned(), settled(1)),
+    ];
+    let plan = plan(&snapshot.fleet(&meanings.into()));
+    let wanted = |index: usize| {
+        wanted(
+            &snapshot.upgrades[index],
+            &settled(index),
+            &plan.upgrades[index],
+            &snapshot,
+        )
+    };
+    assert_eq!(wanted(0).phase, Some(Phase::Completed));
+    assert_eq!(counts(&wanted(0)), (Some(1), Some(1), Some(0)));
+    assert_eq!(counts(&wanted(1)), (Some(1), Some(0), Some(0)));
+}
