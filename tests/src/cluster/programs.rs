@@ -157,10 +157,12 @@ fn built(names: &[&str], version: Option<&str>) -> Result<Vec<PathBuf>> {
     if !missing.is_empty() {
         let began = Instant::now();
         let flags = version.map_or(Ok(usual), linker_flags)?;
-        let listed = missing.join(", ");
-        let suffix = version.unwrap_or_default();
+        let mut listed = missing.join(", ");
+        if let Some(version) = version {
+            listed += &format!(" {version}");
+        }
         eprintln!(
-            "lab: building {listed} {suffix} with {}: some minutes, once",
+            "lab: building {listed} with {}: some minutes, once",
             go.version()
         );
         let partial =

@@ -11,6 +11,7 @@ mod real_nodes;
 mod reference_disk;
 mod refusals;
 pub(crate) mod rollout;
+mod rollout_rules;
 mod stand_ins;
 mod told;
 mod upgrades;
@@ -29,6 +30,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(agent::tests());
     tests.extend(agent_trouble::tests());
     tests.extend(rollout::tests());
+    tests.extend(rollout_rules::tests());
     tests.extend(reference_disk::tests());
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());

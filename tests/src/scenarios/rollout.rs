@@ -16,7 +16,7 @@ use crate::runner::Test;
 use crate::standin::{Controller, FLEET_LABEL, Fleet, FleetOptions, Health, StandIn};
 
 /// Many times what anything takes on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(180);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// API writes of agents and controller together for one node and one upgrade, evictions and Leases left out: what a storm
 /// would be above. How few they are is measured by the benchmark.
@@ -88,7 +88,7 @@ impl<'a> Wish<'a> {
         })
     }
 
-    fn status(&self) -> Result<Value> {
+    pub(crate) fn status(&self) -> Result<Value> {
         let object = self.admin.json(&["get", "osupgrade", &self.name])?;
         Ok(object["status"].clone())
     }
@@ -106,7 +106,7 @@ impl<'a> Wish<'a> {
         )
     }
 
-    fn wait_until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
+    pub(crate) fn wait_until(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value> {
         wait_until(&format!("{} {what}", self.name), PATIENCE, || {
             let status = self.status()?;
             ensure!(holds(&status), "its status is {status:#}");
@@ -114,7 +114,7 @@ impl<'a> Wish<'a> {
         })
     }
 
-    fn patch(&self, spec: &Value) -> Result<()> {
+    pub(crate) fn patch(&self, spec: &Value) -> Result<()> {
         let patch = json!({"spec": spec}).to_string();
         let arguments = ["--type=merge", "--patch", &patch];
         self.admin
@@ -123,7 +123,7 @@ impl<'a> Wish<'a> {
     }
 
     /// The progress object of a node.
-    fn progress(&self, node: &StandIn) -> Result<Value> {
+    pub(crate) fn progress(&self, node: &StandIn) -> Result<Value> {
         let selector = format!("--field-selector=spec.nodeName={}", node.name());
         let list = self.admin.json(&["get", "osupgradeprogress", &selector])?;
         let items = list["items"].as_array().context("a list")?;
@@ -135,7 +135,7 @@ impl<'a> Wish<'a> {
     }
 
     /// Waits until a node waits for this, as the upgrade says it, and the node's progress object where there is one.
-    fn waits(&self, node: &StandIn, reason: &str) -> Result<()> {
+    pub(crate) fn waits(&self, node: &StandIn, reason: &str) -> Result<()> {
         wait_until(
             &format!("{} waits: {reason}", node.name()),
             PATIENCE,
@@ -192,7 +192,7 @@ pub(crate) fn places(admin: &Client) -> Result<Value> {
     Ok(map["data"].clone())
 }
 
-fn run_version(fleet: &Fleet<'_>, version: &str) -> Result<()> {
+pub(crate) fn run_version(fleet: &Fleet<'_>, version: &str) -> Result<()> {
     for node in fleet.nodes() {
         let boot = node.boot()?;
         ensure!(boot.version == version, "{}: {boot:?}", node.name());

@@ -1,0 +1,172 @@
+//! What a roll-out obeys beside its limit: the control plane's guard, one upgrade for each node, a node that is held.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use super::api::installed;
+use super::on_stand_ins;
+use super::rollout::{Wish, run_version};
+use crate::lab::Lab;
+use crate::runner::Test;
+use crate::standin::{Controller, FLEET_LABEL, Fleet, FleetOptions};
+
+pub(super) fn tests() -> Vec<Test> {
+    vec![
+        on_stand_ins(
+            "cluster/a-cluster-of-one-node-is-upgraded-and-waits-for-nobody",
+            single,
+        ),
+        on_stand_ins(
+            "cluster/control-plane-nodes-go-one-at-a-time-whatever-the-percentage",
+            control_plane,
+        ),
+        on_stand_ins(
+            "cluster/of-two-upgrades-the-younger-has-the-nodes-that-both-match",
+            overlapping,
+        ),
+        on_stand_ins(
+            "cluster/one-progress-object-that-is-suspended-holds-its-node-alone",
+            one_suspended,
+        ),
+    ]
+}
+
+/// Its only node is of the control plane and goes away itself; nobody but the agent is there to go on.
+fn single(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let options = FleetOptions {
+        nodes: 1,
+        control_plane_nodes: 1,
+        ..FleetOptions::default()
+    };
+    let fleet = Fleet::start_with(lab, &options)?;
+    let mut controller = Controller::start(lab, "controller")?;
+    let from = fleet.publish("v1.1.0")?;
+    let wish = Wish::apply(&fleet, &from, &json!({}))?;
+    wish.wait_until("has a node on its way", |status| {
+        status["phase"] == "RollingOut"
+    })?;
+    // The controller goes down with its node.
+    fleet
+        .observer()
+        .wait_for("the node is drained", super::rollout::PATIENCE, |moment| {
+            !moment.unavailable.is_empty()
+        })?;
+    controller.kill()?;
+    fleet.wait_until_available()?;
+    let _controller = Controller::start(lab, "controller")?;
+    wish.wait_for("Completed", 1, 1, 0)?;
+    run_version(&fleet, "v1.1.0")?;
+    wish.delete()
+}
+
+fn control_plane(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let options = FleetOptions {
+        nodes: 5,
+        control_plane_nodes: 3,
+        ..FleetOptions::default()
+    };
+    let fleet = Fleet::start_with(lab, &options)?;
+    let _controller = Controller::start(lab, "controller")?;
+    fleet.observer().forget();
+    let from = fleet.publish("v1.1.0")?;
+    let wish = Wish::apply(
+        &fleet,
+        &from,
+        &json!({"rollout": {"maxUnavailable": "100%"}}),
+    )?;
+    wish.wait_for("Completed", 5, 5, 0)?;
+    run_version(&fleet, "v1.1.0")?;
+    let guarded: BTreeSet<&str> = fleet.nodes()[..3].iter().map(|node| node.name()).collect();
+    let observer = fleet.observer();
+    let most = observer
+        .moments()
+        .iter()
+        .map(|moment| {
+            let away = moment.unavailable.iter();
+            away.filter(|name| guarded.contains(name.as_str())).count()
+        })
+        .max();
+    // The workers need not wait for one another, nor for them.
+    ensure!(
+        most == Some(1) && observer.most_unavailable() >= 2,
+        "{most:?} of {guarded:?} at once: {}",
+        observer.log()
+    );
+    wish.delete()
+}
+
+/// The older one says so for each node that it lost, and does not come back to it.
+fn overlapping(lab: &Lab) -> Result<()> {
+    let admin = installed(lab)?;
+    let fleet = Fleet::start(lab, 3)?;
+    let _controller = Controller::start(lab, "controller")?;
+    let shared = fleet.node(2);
+    admin.run(&["label", "node", shared.name(), "lab.slotd/site=edge"])?;
+    // Held before anything begins, so that nothing of the older upgrade is on its way there.
+    let older_image = fleet.publish("v1.1.0")?;
+    let older = Wish::apply(&fleet, &older_image, &json!({"suspend": true}))?;
+    older.waits(shared, "Suspended")?;
+    let younger_image = fleet.publish("v1.2.0")?;
+    let younger = Wish::apply(
+        &fleet,
+        &younger_image,
+        &json!({"nodeSelector": {FLEET_LABEL: fleet.name(), "lab.slotd/site": "edge"}}),
+    )?;
+    younger.wait_for("Completed", 1, 1, 0)?;
+    older.patch(&json!({"suspend": false}))?;
+    older.wait_for("Completed", 2, 2, 0)?;
+    older.waits(shared, "Superseded")?;
+    ensure!(
+        shared.boot()?.version == "v1.2.0" && shared.boots().len() == 2,
+        "{:?}",
+        shared.boots()
+    );
+    // The younger one gone, the older one has the node again, whose version it does not lower.
+    younger.delete()?;
+    older.wait_until("counts the node again", |status| status["targets"] == 3)?;
+    ensure!(
+        shared.boots().len() == 2,
+        "{} went back: {:?}",
+        shared.name(),
+        shared.boots()
+    );
+    older.delete()
+}
+
+fn one_suspended(lab: &Lab) -> Result<()> {
+    let admin = installed(lab)?;
+    let fleet = Fleet::start(lab, 2)?;
+    let _controller = Controller::start(lab, "controller")?;
+    let from = fleet.publish("v1.1.0")?;
+    // Both stage, so that both have an object; none goes further while the upgrade is suspended afterwards.
+    let wish = Wish::apply(&fleet, &from, &json!({"rollout": {"maxStaging": 2}}))?;
+    let held = fleet.node(1);
+    crate::cluster::wait_until("an object for it", super::rollout::PATIENCE, || {
+        wish.progress(held)
+    })?;
+    let object = wish.progress(held)?;
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let suspend = |value: bool| {
+        let patch = json!({"spec": {"suspend": value}}).to_string();
+        admin.run(&[
+            "patch",
+            "osupgradeprogress",
+            name,
+            "--type=merge",
+            "--patch",
+            &patch,
+        ])
+    };
+    suspend(true)?;
+    wish.wait_until("has the other node through", |status| status["ok"] == 1)?;
+    wish.waits(held, "Suspended")?;
+    ensure!(held.boots().len() == 1, "{:?}", held.boots());
+    suspend(false)?;
+    wish.wait_for("Completed", 2, 2, 0)?;
+    run_version(&fleet, "v1.1.0")?;
+    wish.delete()
+}
