@@ -39,17 +39,25 @@ impl OwnNode {
         ask("read this node's own Node", self.api.get(&self.name)).await
     }
 
-    /// Says on the Node what runs, where it does not say so yet.
+    /// Says on the Node what runs, where it does not say so yet, and takes a cordon of ours back where that is asked for, and no
+    /// other one: both in one write. Whether there was a cordon.
     ///
     /// # Errors
-    /// When the API server does not take it.
-    pub(super) async fn label(&self, node: &Node, facts: &NodeFacts) -> Result<(), ClusterError> {
-        let Some(patch) = labels(node, facts) else {
-            return Ok(());
+    /// When the API server does not take it, or takes it for a Node that somebody changed meanwhile.
+    pub(super) async fn keep(
+        &self,
+        node: &Node,
+        facts: Option<&NodeFacts>,
+        uncordon: bool,
+    ) -> Result<bool, ClusterError> {
+        let uncordon = uncordon && cordoned_by_us(node);
+        let (patch, action) = match (facts.and_then(|facts| labels(node, facts)), uncordon) {
+            (None, false) => return Ok(false),
+            (Some(patch), false) => (patch, "label this node's own Node"),
+            (labels, true) => (uncordoned(node, labels), "uncordon this node"),
         };
-        self.patch(&patch, "label this node's own Node")
-            .await
-            .map(drop)
+        self.patch(&patch, action).await?;
+        Ok(uncordon)
     }
 
     /// Cordons the node for an object, unless it is unschedulable already: whoever made it so is who undoes it.
@@ -70,25 +78,6 @@ impl OwnNode {
             "spec": {"unschedulable": true},
         });
         self.patch(&patch, "cordon this node").await.map(drop)
-    }
-
-    /// Takes a cordon of ours back, and no other one. Whether there was one.
-    ///
-    /// # Errors
-    /// When the API server does not take it.
-    pub(super) async fn uncordon(&self, node: &Node) -> Result<bool, ClusterError> {
-        if !cordoned_by_us(node) {
-            return Ok(false);
-        }
-        let patch = json!({
-            "metadata": {
-                "resourceVersion": node.metadata.resource_version,
-                "annotations": {CORDONED_BY_ANNOTATION: null},
-            },
-            "spec": {"unschedulable": null},
-        });
-        self.patch(&patch, "uncordon this node").await?;
-        Ok(true)
     }
 
     async fn patch(&self, patch: &Value, action: &'static str) -> Result<Node, ClusterError> {
@@ -133,6 +122,15 @@ fn labels(node: &Node, facts: &NodeFacts) -> Option<Value> {
         .then(|| json!({"metadata": {"labels": labels, "annotations": annotations}}))
 }
 
+/// The patch that takes a cordon of ours back, beside what else is to change.
+fn uncordoned(node: &Node, labels: Option<Value>) -> Value {
+    let mut patch = labels.unwrap_or_else(|| json!({"metadata": {"annotations": {}}}));
+    patch["metadata"]["resourceVersion"] = json!(node.metadata.resource_version);
+    patch["metadata"]["annotations"][CORDONED_BY_ANNOTATION] = Value::Null;
+    patch["spec"] = json!({"unschedulable": null});
+    patch
+}
+
 fn change<const N: usize>(
     known: Option<&std::collections::BTreeMap<String, String>>,
     wanted: [(&str, Option<String>); N],
@@ -149,7 +147,7 @@ mod tests {
     use k8s_openapi::api::core::v1::Node;
     use serde_json::json;
 
-    use super::{cordoned_by_us, labels};
+    use super::{cordoned_by_us, labels, uncordoned};
     use crate::cluster::report::NodeFacts;
     use crate::status::SlotLetter;
 
@@ -177,6 +175,24 @@ mod tests {
         };
         let patch = labels(&node(wanted["metadata"].clone()), &unknown).unwrap();
         assert!(patch["metadata"]["annotations"]["monok8s.io/version"].is_null());
+    }
+
+    #[test]
+    fn a_cordon_is_taken_back_by_the_write_that_labels_and_only_on_what_was_looked_at() {
+        let node = node(json!({"resourceVersion": "7", "labels": {"monok8s.io/agent": "true"}}));
+        let taken_back = json!({
+            "metadata": {"resourceVersion": "7", "annotations": {"monok8s.io/cordoned-by": null}},
+            "spec": {"unschedulable": null},
+        });
+        assert_eq!(uncordoned(&node, None), taken_back);
+        let facts = NodeFacts {
+            version: Some("v2".to_owned()),
+            booted: Some(SlotLetter::B),
+        };
+        let mut both = taken_back;
+        both["metadata"]["labels"] = json!({"monok8s.io/slot": "B", "monok8s.io/version": "v2"});
+        both["metadata"]["annotations"]["monok8s.io/version"] = json!("v2");
+        assert_eq!(uncordoned(&node, labels(&node, &facts)), both);
     }
 
     #[test]

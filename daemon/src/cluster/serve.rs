@@ -40,6 +40,9 @@ const RESYNC: Duration = Duration::from_secs(300);
 /// Between two writes of a status in which only bytes moved.
 const MOVING: Duration = Duration::from_secs(10);
 
+/// For so long a trial boot's version does not stand on the Node yet: it may be gone in a moment.
+const TRIAL: Duration = Duration::from_secs(60);
+
 /// What happens at once is looked at together.
 const TOGETHER: Duration = Duration::from_millis(100);
 
@@ -113,6 +116,8 @@ struct Side<'a> {
     node: Option<(Node, Point)>,
     facts: Option<(NodeFacts, Running, Option<Point>)>,
     resync: Instant,
+    /// When this life began.
+    began: Instant,
     /// The Nodes of this name that objects were seen to mean, beside the one that there is.
     strangers: BTreeSet<String>,
     /// When each object's status was written last.
@@ -130,6 +135,7 @@ impl<'a> Side<'a> {
             node: None,
             facts: None,
             resync: Instant::now(),
+            began: Instant::now(),
             strangers: BTreeSet::new(),
             written: BTreeMap::new(),
         }
@@ -342,21 +348,19 @@ impl<'a> Side<'a> {
             Some((node, _)) => node,
             None => {
                 let node = self.own.get().await?;
-                self.own.label(&node, facts).await?;
                 let needed = matches!(
                     at.phase(),
                     Phase::Draining | Phase::Activating | Phase::Confirming
                 );
-                if !needed && cordoned_by_us(&node) {
-                    // Labelling it may have given it another version.
-                    let node = self.own.get().await?;
-                    // A drain that was asked for since is not to lose its cordon; no other one begins without our word.
-                    if !self.agent.stands(at) {
-                        return Ok(None);
-                    }
-                    if self.own.uncordon(&node).await? {
-                        info!("uncordoned");
-                    }
+                // A drain that was asked for since is not to lose its cordon; no other one begins without our word.
+                if !needed && cordoned_by_us(&node) && !self.agent.stands(at) {
+                    return Ok(None);
+                }
+                let later = self.labelled_at(at);
+                self.resync = later.map_or(self.resync, |moment| self.resync.min(moment));
+                let facts = later.is_none().then_some(facts);
+                if self.own.keep(&node, facts, !needed).await? {
+                    info!("uncordoned");
                 }
                 node
             }
@@ -364,6 +368,14 @@ impl<'a> Side<'a> {
         let uid = node.metadata.uid.clone().unwrap_or_default();
         self.node = Some((node, at));
         Ok(Some(uid))
+    }
+
+    /// When the Node is to be told what runs; at once, where there is no such moment. A trial boot is over in a moment as a rule,
+    /// and its end is told together with the uncordoning.
+    fn labelled_at(&self, at: Point) -> Option<Instant> {
+        let moment = self.began + TRIAL;
+        let trial = matches!(at.phase(), Phase::Activating | Phase::Confirming);
+        (trial && Instant::now() < moment).then_some(moment)
     }
 
     /// Writes a status where it says something new. How long it may wait, where it does wait.

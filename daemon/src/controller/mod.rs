@@ -12,6 +12,7 @@ mod events;
 mod pass;
 mod resolution;
 mod service;
+mod silent;
 mod snapshot;
 mod status;
 mod waiting;

@@ -12,6 +12,7 @@ use tracing::debug;
 use super::catalogs::Catalogs;
 use super::events::Events;
 use super::resolution::settle;
+use super::silent::Silent;
 use super::snapshot::Snapshot;
 use super::watches::Watches;
 use super::writes::{Touched, Writer};
@@ -33,6 +34,7 @@ pub(super) struct Passes {
     events: Events,
     touched: BTreeSet<Touched>,
     wrote: Instant,
+    silent: Silent,
 }
 
 /// When to look again, if nothing changes before.
@@ -58,6 +60,7 @@ impl Passes {
             events: Events::new(client.clone(), identity),
             touched: BTreeSet::new(),
             wrote: Instant::now(),
+            silent: Silent::default(),
         }
     }
 
@@ -92,6 +95,12 @@ impl Passes {
         debug!(writes = plan.writes.len(), "planned");
         let mut writing = self.writer.begin(&snapshot, &settled);
         let mut written = writing.plan(&plan, &fleet).await;
+        let (silent, next_silent) = self.silent.due(&snapshot.progress, Instant::now());
+        for object in silent {
+            if written.is_ok() {
+                written = writing.first_status(&object).await;
+            }
+        }
         if written.is_ok() {
             for (progress, holds) in waiting::changes(&snapshot, &settled, &plan) {
                 written = writing.waiting(&progress, holds).await;
@@ -124,11 +133,9 @@ impl Passes {
         if self.touched.is_empty() {
             // That a node is away for long is told of by the clock alone.
             let away = plan.upgrades.iter().any(|outlook| !outlook.away.is_empty());
-            return Ok(if away {
-                Next::Soon(LOOK)
-            } else {
-                Next::OnChange
-            });
+            let look = away.then_some(LOOK);
+            let next = look.into_iter().chain(next_silent).min();
+            return Ok(next.map_or(Next::OnChange, Next::Soon));
         }
         self.wrote = Instant::now();
         Ok(Next::Soon(AGAIN))

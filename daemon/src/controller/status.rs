@@ -143,12 +143,16 @@ fn halted_by(halted: Halted, outlook: &Outlook) -> Holds {
     Holds::new("Halted", true, reason, message)
 }
 
-/// Which nodes wait for what, the most frequent reason first.
+/// Which nodes wait for what, the most frequent reason first. Those that have no place are named as long as that is so, also
+/// while they stage: a fleet would otherwise have its list written anew with each of a node's steps.
 fn waits(outlook: &Outlook) -> Option<Holds> {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for waiting in &outlook.waiting {
+    for waiting in outlook.waiting.iter().chain(&outlook.ahead) {
         let (reason, _) = waiting::words(&waiting.wait, outlook);
         reasons.entry(reason).or_default().push(&waiting.node_name);
+    }
+    for nodes in reasons.values_mut() {
+        nodes.sort_unstable();
     }
     let mut reasons: Vec<_> = reasons.into_iter().collect();
     reasons.sort_by_key(|(reason, nodes)| (std::cmp::Reverse(nodes.len()), *reason));

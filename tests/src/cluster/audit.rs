@@ -145,6 +145,24 @@ impl Requests {
         counts
     }
 
+    /// How many of each kind, all nodes taken together: `nodes patch osupgradeprogresses/status`, and so on.
+    pub fn by_kind(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for request in &self.0 {
+            let user = if request.user.starts_with("system:node:") {
+                "nodes"
+            } else {
+                &request.user
+            };
+            let mut kind = format!("{user} {} {}", request.verb, request.resource);
+            if !request.subresource.is_empty() {
+                kind = format!("{kind}/{}", request.subresource);
+            }
+            *counts.entry(kind).or_insert(0) += 1;
+        }
+        counts
+    }
+
     /// The most requests that came within any span of this length.
     pub fn most_within(&self, span: Duration) -> usize {
         let mut times: Vec<Timestamp> = self.0.iter().map(|request| request.received).collect();
@@ -180,6 +198,34 @@ mod tests {
             "requestReceivedTimestamp": format!("2026-12-01T10:00:{second:02}.500000Z"),
         });
         format!("{event}\n")
+    }
+
+    #[test]
+    fn requests_are_counted_by_kind_whichever_node_they_come_from() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.log");
+        let done = "ResponseComplete";
+        std::fs::write(&path, "").unwrap();
+        let log = AuditLog::from_now(path.clone()).unwrap();
+        let evict = |user| {
+            let line = line(user, "create", "pods", 1, done);
+            line.replace(r#""name":"x""#, r#""name":"x","subresource":"eviction""#)
+        };
+        let lines = [
+            evict("system:node:a"),
+            evict("system:node:b"),
+            line("slotd-controller", "patch", "osupgrades", 2, done),
+        ];
+        std::fs::write(path, lines.concat()).unwrap();
+        let kinds = log.requests().unwrap().by_kind();
+        let kinds: Vec<(&str, usize)> = kinds.iter().map(|(kind, n)| (kind.as_str(), *n)).collect();
+        assert_eq!(
+            kinds,
+            [
+                ("nodes create pods/eviction", 2),
+                ("slotd-controller patch osupgrades", 1)
+            ]
+        );
     }
 
     #[test]

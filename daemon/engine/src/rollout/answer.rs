@@ -15,13 +15,14 @@ pub struct Plan {
 ///
 /// The planner may see an old snapshot, and not be the only one. That is safe as long as whoever writes
 ///
-/// - writes all claims and frees of one plan in one update of the places, on condition that they are as the snapshot has them;
+/// - writes all claims and frees of one plan in one update of the places, on condition that they are as the snapshot has them,
+///   and no claim where one of the frees is not written;
 /// - writes [`Write::Raise`], [`Write::Activate`], [`Write::Delete`] and [`Write::Unbind`] on condition that the object is as
 ///   the snapshot has it;
 /// - asks the server itself, not a cache, about the Node and the progress object of each place before it is given back
 ///   (see [`super::frees`]), and whether a Node is gone where a write says that it is.
 ///
-/// Any of them may be lost, and none depends on another of the same plan.
+/// Any of them may be lost, and apart from claims none depends on another of the same plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     /// Gives a place back.
@@ -149,6 +150,9 @@ pub struct Outlook {
     pub first_failure: Option<FirstFailure>,
     /// Which nodes wait, and for what, by name.
     pub waiting: Vec<Waiting>,
+    /// Which nodes stage, or take a place by this very plan, and for what they would have to wait by what is stored. They wait
+    /// for nothing yet or no more; with them the list of those that have no place changes with the places alone.
+    pub ahead: Vec<Waiting>,
     /// Targets that are unavailable and hold no place, by name: they take part of the limit too.
     pub unavailable: Vec<NodeUid>,
     /// Nodes that hold a place for this upgrade and are not Ready, by name.

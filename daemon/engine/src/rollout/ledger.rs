@@ -14,8 +14,8 @@ pub(super) struct Ledger<'v, 'a> {
 }
 
 impl<'v, 'a> Ledger<'v, 'a> {
-    /// A node counts whose place is stored, also where this plan gives it back: that may be lost. So does one that is under
-    /// way without a place, such as one that somebody activated by hand.
+    /// A node counts whose place is stored. So does one that is under way without a place, such as one that somebody activated
+    /// by hand.
     pub(super) fn of(view: &'v View<'a>) -> Self {
         let places = view.fleet.places.iter().map(|place| &place.node);
         let under_way = view
@@ -30,12 +30,14 @@ impl<'v, 'a> Ledger<'v, 'a> {
         }
     }
 
-    /// The ledger as it will be once what is given back now is free: to judge what has to be taken back, never what may be
-    /// taken.
+    /// The ledger as it will be once what is given back now is free: to judge what has to be taken back, and what may be taken
+    /// by the same write, never what is used.
     pub(super) fn after_frees(&self) -> Self {
         let mut after = self.clone();
         for place in &self.view.fleet.places {
-            if self.freed_by(place).is_some() {
+            // One may be away on another account than its place's.
+            let away = self.view.on_node(&place.node).any(Progress::under_way);
+            if self.freed_by(place).is_some() && !away {
                 after.held.remove(&place.node);
             }
         }
@@ -75,7 +77,7 @@ impl<'v, 'a> Ledger<'v, 'a> {
     }
 
     /// Places for nodes that are under way and hold none: somebody removed it. Whether it fits is no question any more.
-    pub(super) fn adopted(&mut self) -> Vec<Write> {
+    pub(super) fn adopted(&self) -> Vec<Write> {
         let mut nodes = BTreeSet::new();
         self.view
             .fleet

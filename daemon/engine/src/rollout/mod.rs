@@ -60,7 +60,8 @@ pub fn frees(fleet: &Fleet) -> Vec<(NodeUid, Freed)> {
 pub fn plan(fleet: &Fleet) -> Plan {
     let view = View::of(fleet);
     let ownership = Ownership::of(&view);
-    let mut ledger = Ledger::of(&view);
+    let ledger = Ledger::of(&view);
+    let mut next = ledger.after_frees();
     let freed = ledger.freed().into_iter();
     let mut writes: Vec<_> = freed
         .map(|(node, because)| Write::Free {
@@ -76,8 +77,10 @@ pub fn plan(fleet: &Fleet) -> Plan {
     let mut outlooks = Vec::new();
     for upgrade in upgrades {
         let course = Course::of(&view, &ownership, upgrade);
-        let waits = steps::take(&view, &course, &mut ledger, &mut writes);
-        outlooks.push(outlook::of(&view, &ownership, &course, waits));
+        let waits = steps::take(&view, &course, &ledger, &mut next, &mut writes);
+        outlooks.push(outlook::of(
+            &view, &ownership, &course, &ledger, &writes, waits,
+        ));
     }
     let bindings = objects::bindings(&view, &writes);
     writes.extend(bindings);

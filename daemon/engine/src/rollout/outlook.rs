@@ -1,16 +1,19 @@
 //! What is shown of an upgrade.
 
-use super::answer::{FirstFailure, Halted, Outlook, Phase, Wait, Waiting};
+use super::answer::{FirstFailure, Halted, Outlook, Phase, Wait, Waiting, Write};
 use super::fleet::{Failure, Fit, Node, Resolution};
+use super::ledger::Ledger;
 use super::ownership::Ownership;
 use super::standing::{Course, Standing, failed, failure};
 use super::view::View;
 
-/// How an upgrade stands, with the targets that wait.
+/// How an upgrade stands, with the targets that wait and what is written now.
 pub(super) fn of<'a>(
     view: &View<'a>,
     ownership: &Ownership<'a>,
     course: &Course<'a>,
+    ledger: &Ledger<'_, 'a>,
+    writes: &[Write],
     mut waiting: Vec<Waiting>,
 ) -> Outlook {
     let upgrade = course.upgrade;
@@ -22,9 +25,11 @@ pub(super) fn of<'a>(
     let ok = count(|standing| *standing == Standing::Done);
     let refused = count(|standing| matches!(standing, Standing::Refused(_)));
     let fail = refused + count(|standing| matches!(standing, Standing::Failed(_)));
+    let starts = |write: &Write| matches!(write, Write::Create { upgrade, .. } if *upgrade == course.upgrade.uid);
     let started = view
         .parts(&upgrade.uid)
-        .any(|progress| course.wants(progress));
+        .any(|progress| course.wants(progress))
+        || writes.iter().any(starts);
     let mut halted = course.halted;
     let phase = match &upgrade.resolution {
         Resolution::Rejected => Phase::Rejected,
@@ -41,6 +46,7 @@ pub(super) fn of<'a>(
         _ if started => Phase::RollingOut,
         _ => Phase::Accepted,
     };
+    let ahead = ahead(course, ledger, &waiting);
     waiting.extend(superseded(view, ownership, course));
     let unavailable = course
         .targets
@@ -67,12 +73,36 @@ pub(super) fn of<'a>(
         without_agent: number(without_agent.count()),
         first_failure: first_failure(view, course),
         waiting,
+        ahead,
         unavailable: unavailable.map(|node| node.uid.clone()).collect(),
         away: by_name(away.collect())
             .into_iter()
             .map(|node| node.uid.clone())
             .collect(),
     }
+}
+
+/// The targets that do not wait, and have no place either.
+fn ahead<'a>(course: &Course<'a>, ledger: &Ledger<'_, 'a>, waiting: &[Waiting]) -> Vec<Waiting> {
+    course
+        .standings
+        .iter()
+        .filter_map(|(node, standing)| {
+            let part = match standing {
+                Standing::Staging(part) | Standing::Staged(part) => Some(*part),
+                Standing::ToStage(part) => *part,
+                _ => return None,
+            };
+            let wait = ledger.fits(course.upgrade, &course.targets, node).err()?;
+            let waits = waiting.iter().any(|one| one.node == node.uid);
+            (!waits).then(|| Waiting {
+                node: node.uid.clone(),
+                node_name: node.name.clone(),
+                progress: part.map(|part| part.uid.clone()),
+                wait,
+            })
+        })
+        .collect()
 }
 
 /// The nodes that wait in vain for this upgrade, as a younger one has them.

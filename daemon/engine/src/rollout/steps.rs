@@ -6,17 +6,19 @@ use super::ledger::{self, Ledger};
 use super::standing::{Course, Standing};
 use super::view::View;
 
-/// Adds what is to be written for one upgrade, and answers which of its targets wait for what.
+/// Adds what is to be written for one upgrade, and answers which of its targets wait for what. `ledger` is of what is stored,
+/// `next` of what will be once the claims and frees of this plan are.
 pub(super) fn take<'a>(
     view: &View<'a>,
     course: &Course<'a>,
-    ledger: &mut Ledger<'_, 'a>,
+    ledger: &Ledger<'_, 'a>,
+    next: &mut Ledger<'_, 'a>,
     writes: &mut Vec<Write>,
 ) -> Vec<Waiting> {
     let mut waits = Vec::new();
     retarget(view, course, writes);
     use_claims(view, course, ledger, writes, &mut waits);
-    claim(course, ledger, writes, &mut waits);
+    claim(course, next, writes, &mut waits);
     stage(view, course, writes, &mut waits);
     for (node, standing) in &course.standings {
         if let Standing::Stuck(wait) = standing {

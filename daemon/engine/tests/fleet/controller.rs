@@ -118,11 +118,10 @@ pub fn arrive(store: &mut Store, sent: &Sent, fault: Option<Fault>) -> Option<Ac
                     *places = old;
                 }
                 places.retain(|node, _| !gone.contains(node));
-                places.extend(
-                    claims
-                        .iter()
-                        .map(|place| (place.node.clone(), place.clone())),
-                );
+                if gone.len() == frees.len() {
+                    let claims = claims.iter();
+                    places.extend(claims.map(|place| (place.node.clone(), place.clone())));
+                }
             });
             None
         }

@@ -43,7 +43,7 @@ fn a_status_is_written_only_when_it_says_something_else() {
     let (_, first) = of(&snapshot);
     assert_eq!(
         (first.phase.clone(), first.targets, first.ok, first.fail),
-        (Some(Phase::Accepted), Some(2), Some(0), Some(0))
+        (Some(Phase::RollingOut), Some(2), Some(0), Some(0))
     );
     assert!(patch(&snapshot.upgrades[0], &first).is_some());
     let mut stored = OSUpgrade::clone(&snapshot.upgrades[0]);

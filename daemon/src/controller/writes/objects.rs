@@ -96,18 +96,31 @@ impl Writing<'_> {
             version = created.spec.image.version,
             "told to stage"
         );
+        Ok(())
+    }
+
+    /// Says of a progress object that nothing has started: the status that it has until its agent writes one.
+    pub(in crate::controller) async fn first_status(
+        &mut self,
+        object: &OSUpgradeProgress,
+    ) -> Result<(), kube::Error> {
         let phase = ProgressPhase::Pending;
         let status = json!({
             // The agent may have been quicker; then its status stands.
-            "metadata": { "resourceVersion": created.metadata.resource_version },
-            "status": { "phase": phase, "display": phase.display(None), "targetVersion": created.spec.image.version },
+            "metadata": { "resourceVersion": object.metadata.resource_version },
+            "status": { "phase": phase, "display": phase.display(None), "targetVersion": object.spec.image.version },
         });
         late(
             self.writer
                 .progress
-                .patch_status(&name, &PatchParams::default(), &Patch::Merge(status))
+                .patch_status(
+                    &object.name_any(),
+                    &PatchParams::default(),
+                    &Patch::Merge(status),
+                )
                 .await,
         )?;
+        self.touch(object);
         Ok(())
     }
 

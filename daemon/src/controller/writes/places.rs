@@ -27,17 +27,22 @@ impl Writing<'_> {
                 _ => None,
             })
             .collect();
+        let planned = freed.len();
         if !freed.is_empty() {
             let asked = self.asked(fleet, &freed).await?;
             freed.retain(|node| asked.contains(node));
         }
-        let claims: Vec<_> = writes
+        let mut claims: Vec<_> = writes
             .iter()
             .filter_map(|write| match write {
                 Write::Claim(place) => Some(place),
                 _ => None,
             })
             .collect();
+        if freed.len() < planned {
+            // They were planned on all of these being free.
+            claims.clear();
+        }
         if freed.is_empty() && claims.is_empty() {
             return Ok(());
         }

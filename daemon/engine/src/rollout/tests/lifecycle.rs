@@ -11,7 +11,10 @@ use crate::rollout::{
 #[test]
 fn a_node_stages_claims_activates_and_gives_its_place_back() {
     let mut fleet = fleet(&["n1", "n2"]);
+    fleet.upgrades[0].suspended = true;
     assert_eq!(outlook(&fleet, "u").phase, Phase::Accepted);
+    fleet.upgrades[0].suspended = false;
+    assert_eq!(outlook(&fleet, "u").phase, Phase::RollingOut);
     assert_eq!(writes(&fleet), ["create u n1 0"]);
     assert_eq!(waits(&fleet, "u"), [wait("n2", Wait::StagingTurn)]);
 
@@ -46,16 +49,17 @@ fn a_node_stages_claims_activates_and_gives_its_place_back() {
     assert_eq!(writes(&fleet), [""; 0]);
     assert_eq!(outlook(&fleet, "u").ok, 0);
     fleet.nodes[0].ready = true;
-    assert_eq!(writes(&fleet), ["free n1 Completed"]);
+    assert_eq!(writes(&fleet), ["free n1 Completed", "claim n2"]);
     assert_eq!(outlook(&fleet, "u").ok, 0);
-    fleet.places.clear();
-    assert_eq!(writes(&fleet), ["claim n2", "unbind u-n1"]);
+    fleet.places = vec![place("u", "n2", 0)];
+    assert_eq!(writes(&fleet), ["activate u-n2 0", "unbind u-n1"]);
 
     fleet.progress = vec![
         progress("u", "n1", At::Ended(End::Completed)),
         progress("u", "n2", At::Ended(End::Completed)),
     ];
     runs(&mut fleet, 0, &["n1", "n2"]);
+    fleet.places.clear();
     assert_eq!(writes(&fleet), ["unbind u"]);
     fleet.upgrades[0].bound = false;
     assert_eq!(writes(&fleet), [""; 0]);
@@ -240,7 +244,7 @@ fn all_targets_refusing_is_a_rejection() {
         .matches
         .insert(node_uid("n1"), refused.clone());
     let one = outlook(&fleet, "u");
-    assert_eq!((one.phase, one.fail), (Phase::Accepted, 1));
+    assert_eq!((one.phase, one.fail), (Phase::RollingOut, 1));
     assert_eq!(writes(&fleet), ["create u n2 0"]);
     assert_eq!(one.first_failure.unwrap().failure.reason, "Downgrade");
     fleet.upgrades[0].matches.insert(node_uid("n2"), refused);

@@ -1,7 +1,8 @@
 //! Who may be away at one time, and what gives a place back.
 
 use super::fixture::{
-    activated, failed, fleet, node_uid, place, progress, runs, upgrade, wait, waits, writes,
+    activated, failed, fleet, node_uid, outlook, place, progress, runs, upgrade, wait, waits,
+    writes,
 };
 use crate::rollout::{Action, At, End, Limit, Place, Wait};
 
@@ -203,7 +204,7 @@ fn a_claim_that_does_not_fit_any_more_is_taken_back_not_used() {
 }
 
 #[test]
-fn what_is_given_back_in_a_plan_is_taken_by_nobody_in_the_same() {
+fn what_is_given_back_is_taken_by_the_same_write_and_used_once_that_is_stored() {
     let mut fleet = two_staged();
     fleet.nodes[0].hold = Some("disk".to_owned());
     fleet.places = vec![place("u", "n1", 0)];
@@ -213,7 +214,71 @@ fn what_is_given_back_in_a_plan_is_taken_by_nobody_in_the_same() {
         "n2 has to wait"
     );
     fleet.progress[0] = failed("u", "n1", End::Refused, 3);
+    assert_eq!(
+        writes(&fleet),
+        ["free n1 Ended", "claim n2", "create u n3 0"]
+    );
+    // Both stored, as by two controllers: neither of them is used, the one that is given back counts.
+    fleet.places.push(place("u", "n2", 0));
     assert_eq!(writes(&fleet), ["free n1 Ended", "create u n3 0"]);
+    fleet.places.remove(0);
+    assert_eq!(writes(&fleet), ["activate u-n2 0", "create u n3 0"]);
+}
+
+#[test]
+fn a_place_that_is_given_back_is_no_ones_while_its_node_is_away_on_another_account() {
+    let mut fleet = two_staged();
+    fleet.places = vec![place("u", "n1", 0)];
+    fleet.progress[0] = failed("u", "n1", End::Refused, 3);
+    let mut by_hand = activated("w", "n1", At::Leaving);
+    by_hand.upgrade = None;
+    fleet.progress.push(by_hand);
+    assert_eq!(writes(&fleet), ["free n1 Ended", "create u n3 0"]);
+}
+
+#[test]
+fn the_list_of_those_without_a_place_changes_with_the_places_alone() {
+    let mut fleet = two_staged();
+    let without = |fleet: &crate::rollout::Fleet| {
+        let outlook = outlook(fleet, "u");
+        let mut names: Vec<_> = outlook
+            .waiting
+            .iter()
+            .chain(&outlook.ahead)
+            .map(|one| one.node_name.clone())
+            .collect();
+        names.sort();
+        names
+    };
+    fleet.progress[0] = activated("u", "n1", At::Leaving);
+    fleet.places = vec![place("u", "n1", 0)];
+    let at = |fleet: &mut crate::rollout::Fleet, parts: &[At]| {
+        fleet.progress.truncate(1);
+        for (name, at) in ["n2", "n3"].iter().zip(parts) {
+            fleet.progress.push(progress("u", name, *at));
+        }
+    };
+    for parts in [
+        &[][..],
+        &[At::Before],
+        &[At::Staged],
+        &[At::Staged, At::Before],
+        &[At::Staged, At::Staged],
+    ] {
+        at(&mut fleet, parts);
+        assert_eq!(without(&fleet), ["n2", "n3"], "{parts:?}");
+    }
+    // Given back and taken by this very plan, which may be lost.
+    fleet.progress[0] = activated("u", "n1", At::Ended(End::Completed));
+    runs(&mut fleet, 0, &["n1"]);
+    assert_eq!(writes(&fleet), ["free n1 Completed", "claim n2"]);
+    assert_eq!(without(&fleet), ["n2", "n3"]);
+    fleet.places = vec![place("u", "n2", 0)];
+    assert_eq!(without(&fleet), ["n3"]);
+    // With nobody away, who stages waits for nothing.
+    fleet.places.clear();
+    fleet.progress = vec![progress("u", "n2", At::Before)];
+    assert_eq!(without(&fleet), [""; 0]);
 }
 
 #[test]
