@@ -122,13 +122,19 @@ pub enum ConfigCommand {
 /// Arguments of `slotd controller`.
 #[derive(Debug, Clone, Args)]
 pub struct ControllerArguments {
-    /// How the cluster is reached; in a pod, without this, its service account
+    /// How the cluster is reached, whatever the configuration says in controller.kubeconfig
+    ///
+    /// Without that, /etc/slotd/controller.kubeconfig, and in a pod that has no such file, its service account.
     #[arg(long, value_name = "PATH")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// The namespace of slotd's places, Lease and catalogs
-    #[arg(long, value_name = "NAME", default_value = slotd_crds::names::DEFAULT_NAMESPACE)]
-    pub namespace: String,
+    /// The cluster is reached by the service account of this pod
+    #[arg(long, conflicts_with = "kubeconfig")]
+    pub in_cluster: bool,
+
+    /// The namespace of slotd's places, Lease and catalogs, whatever the configuration says in controller.namespace
+    #[arg(long, value_name = "NAME")]
+    pub namespace: Option<String>,
 }
 
 /// An image and what is expected of it.

@@ -21,10 +21,12 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{Cli, Command, ConfigCommand, OutputFormat};
+use arguments::{Cli, Command, ConfigCommand, ControllerArguments, OutputFormat};
 use error::CliError;
 
 use crate::agent::{AgentLife, RunFiles};
+use crate::config::ControllerSettings;
+use crate::controller::{Connection, Surroundings};
 
 /// Runs the program: parses the arguments, does what they say, prints an error if there is one.
 pub fn run() -> ExitCode {
@@ -50,10 +52,7 @@ fn dispatch(cli: Cli) -> Result<(), CliError> {
         }
         Command::Controller(arguments) => {
             crate::journal::start("info").map_err(CliError::internal)?;
-            let connection = crate::controller::Connection {
-                kubeconfig: arguments.kubeconfig,
-                namespace: arguments.namespace,
-            };
+            let connection = connection(arguments, &settings()?.controller);
             crate::controller::run(&connection).map_err(CliError::internal)
         }
         Command::Install(arguments) => wait(install::install(&arguments, output)),
@@ -73,6 +72,18 @@ fn dispatch(cli: Cli) -> Result<(), CliError> {
             Ok(())
         }
         Command::Man { dir } => generate::man(&dir).map_err(|source| CliError::io(&dir, source)),
+    }
+}
+
+/// The controller's connection: the configuration's, where no argument says otherwise.
+fn connection(arguments: ControllerArguments, settings: &ControllerSettings) -> Connection {
+    let configured = Connection::configured(settings, &Surroundings::here());
+    Connection {
+        kubeconfig: match arguments.in_cluster {
+            true => None,
+            false => arguments.kubeconfig.or(configured.kubeconfig),
+        },
+        namespace: arguments.namespace.unwrap_or(configured.namespace),
     }
 }
 

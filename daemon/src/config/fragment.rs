@@ -7,8 +7,11 @@ use serde_saphyr::Spanned;
 use slotd_image::Secret;
 
 use crate::cluster::ClusterAccess;
+use crate::controller::ControllerAccess;
 
-use super::scalar::{AutoPath, Bytes, FilePath, HttpProbe, LoaderChoice, Locator, Span, WebUrl};
+use super::scalar::{
+    AutoPath, Bytes, FilePath, HttpProbe, LoaderChoice, Locator, Namespace, Span, WebUrl,
+};
 
 /// What a file says of a key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -96,6 +99,7 @@ sections! {
         fetch: FetchFragment,
         install: InstallFragment,
         kubernetes: KubernetesFragment,
+        controller: ControllerFragment,
     }
 
     /// `slots:`
@@ -143,6 +147,12 @@ sections! {
     /// `kubernetes:`
     KubernetesFragment {
         kubeconfig: ClusterAccess,
+    }
+
+    /// `controller:`
+    ControllerFragment {
+        kubeconfig: ControllerAccess,
+        namespace: Namespace,
     }
 
     /// `install:`

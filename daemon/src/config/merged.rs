@@ -5,14 +5,16 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use slotd_crds::names::DEFAULT_NAMESPACE;
 use slotd_image::Secret;
 
 use super::ConfigError;
 use super::fragment::{Fragment, Leaf};
 use super::scalar::{
-    AutoPath, Bytes, FilePath, HttpProbe, LoaderChoice, Locator, Shown, Span, WebUrl,
+    AutoPath, Bytes, FilePath, HttpProbe, LoaderChoice, Locator, Namespace, Shown, Span, WebUrl,
 };
 use crate::cluster::ClusterAccess;
+use crate::controller::ControllerAccess;
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +114,8 @@ pub(super) struct Merged {
     pub(super) require_agent: Sourced<bool>,
     pub(super) require_checksum: Sourced<bool>,
     pub(super) cluster: Sourced<ClusterAccess>,
+    pub(super) controller: Sourced<ControllerAccess>,
+    pub(super) namespace: Sourced<Namespace>,
 }
 
 impl Default for Merged {
@@ -148,6 +152,8 @@ impl Default for Merged {
             require_agent: Sourced::preset(true),
             require_checksum: Sourced::preset(true),
             cluster: Sourced::preset(ClusterAccess::Auto),
+            controller: Sourced::preset(ControllerAccess::default()),
+            namespace: Sourced::preset(Namespace(DEFAULT_NAMESPACE.to_owned())),
         }
     }
 }
@@ -168,6 +174,7 @@ impl Merged {
         let fetch = fragment.fetch.section();
         let install = fragment.install.section();
         let kubernetes = fragment.kubernetes.section();
+        let controller = fragment.controller.section();
         self.take_headers(fetch.headers, file)?;
         macro_rules! take {
             ($($field:ident: $from:ident.$key:ident,)*) => {
@@ -190,6 +197,7 @@ impl Merged {
             rate_limit: fetch.rate_limit, window_limit: fetch.window_limit,
             require_agent: install.require_agent, require_checksum: install.require_checksum,
             cluster: kubernetes.kubeconfig,
+            controller: controller.kubeconfig, namespace: controller.namespace,
         }
         Ok(())
     }
@@ -265,6 +273,7 @@ impl Merged {
             "fetch.rateLimit" rate_limit, "fetch.windowLimit" window_limit,
             "install.requireAgent" require_agent, "install.requireChecksum" require_checksum,
             "kubernetes.kubeconfig" cluster,
+            "controller.kubeconfig" controller, "controller.namespace" namespace,
         }
         all
     }

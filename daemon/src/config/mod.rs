@@ -23,7 +23,7 @@ use merged::Merged;
 
 pub use merged::{Origin, ShownValue, Sourced};
 pub use scalar::LoaderChoice;
-pub use settings::{BootSettings, InstallSettings, Settings, TrialSettings};
+pub use settings::{BootSettings, ControllerSettings, InstallSettings, Settings, TrialSettings};
 
 /// What is wrong with the configuration.
 #[derive(Debug, thiserror::Error)]

@@ -9,6 +9,7 @@ use slotd_bootctl::SlotLocator;
 use url::Url;
 
 use crate::cluster::ClusterAccess;
+use crate::controller::ControllerAccess;
 
 /// How a value is printed by `slotd config show`.
 pub(super) trait Shown {
@@ -186,6 +187,41 @@ impl<'de> Deserialize<'de> for ClusterAccess {
     }
 }
 
+/// `in-cluster`, or a path.
+impl<'de> Deserialize<'de> for ControllerAccess {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        if text == "in-cluster" {
+            return Ok(Self::InCluster);
+        }
+        absolute(text)
+            .map(Self::Kubeconfig)
+            .map_err(de::Error::custom)
+    }
+}
+
+/// The name of a namespace, which is a DNS label (RFC 1123).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Namespace(pub(super) String);
+
+impl<'de> Deserialize<'de> for Namespace {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let label = (1..=63).contains(&text.len())
+            && text.bytes().all(|byte| inner(byte) || byte == b'-')
+            && !text.starts_with('-')
+            && !text.ends_with('-');
+        if label {
+            Ok(Self(text))
+        } else {
+            Err(de::Error::custom(format!(
+                "`{text}` is no namespace: lower-case letters, digits and dashes within, at most 63"
+            )))
+        }
+    }
+}
+
 /// An absolute path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FilePath(pub(super) PathBuf);
@@ -315,6 +351,21 @@ impl Shown for ClusterAccess {
             Self::None => "none".to_owned(),
             Self::Kubeconfig(path) => path.display().to_string(),
         })
+    }
+}
+
+impl Shown for ControllerAccess {
+    fn shown(&self) -> serde_json::Value {
+        serde_json::Value::String(match self {
+            Self::InCluster => "in-cluster".to_owned(),
+            Self::Kubeconfig(path) => path.display().to_string(),
+        })
+    }
+}
+
+impl Shown for Namespace {
+    fn shown(&self) -> serde_json::Value {
+        serde_json::Value::String(self.0.clone())
     }
 }
 

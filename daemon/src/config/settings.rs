@@ -11,6 +11,7 @@ use super::ConfigError;
 use super::merged::{Merged, Origin, ShownValue, Sourced};
 use super::scalar::{AutoPath, LoaderChoice};
 use crate::cluster::ClusterAccess;
+use crate::controller::ControllerAccess;
 use crate::health::{HealthSettings, HttpCheck};
 
 /// The node's settings.
@@ -36,6 +37,8 @@ pub struct Settings {
     pub install: InstallSettings,
     /// Where the node's cluster is.
     pub cluster: ClusterAccess,
+    /// How the fleet's controller works.
+    pub controller: ControllerSettings,
     fetch: FetchSettings,
     bearer_token_file: Option<Sourced<PathBuf>>,
     shown: Vec<ShownValue>,
@@ -76,6 +79,17 @@ pub struct InstallSettings {
     pub require_agent: bool,
     /// Refuse to fetch an image without a checksum of it.
     pub require_checksum: bool,
+}
+
+/// How the fleet's controller works.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControllerSettings {
+    /// How it reaches the cluster.
+    pub access: ControllerAccess,
+    /// Whether a file says so: what nobody asked for may give way.
+    pub asked_for: bool,
+    /// The namespace of slotd's own objects.
+    pub namespace: String,
 }
 
 impl Settings {
@@ -175,6 +189,11 @@ impl Settings {
                 require_checksum: merged.require_checksum.value,
             },
             cluster: merged.cluster.value,
+            controller: ControllerSettings {
+                asked_for: matches!(merged.controller.origin, Origin::File(..)),
+                access: merged.controller.value,
+                namespace: merged.namespace.value.0,
+            },
             fetch: FetchSettings {
                 origins: merged.origins.value,
                 ca_bundle: merged.ca_bundle.value.map(|path| path.0),

@@ -299,3 +299,49 @@ fn what_is_no_origin_is_an_error_with_its_line() {
         );
     }
 }
+
+#[test]
+fn the_controllers_keys_are_read_checked_and_shown() {
+    use crate::controller::ControllerAccess;
+
+    let usual = settings(&[]).controller;
+    assert_eq!(usual.access, ControllerAccess::default());
+    assert_eq!(usual.namespace, "kube-system");
+    assert!(!usual.asked_for);
+    let text = "controller: {kubeconfig: /etc/other.kubeconfig, namespace: ops-1}";
+    let given = settings(&[("etc/slotd/config.yaml", text)]);
+    let shown: Vec<_> = given
+        .shown()
+        .iter()
+        .filter(|shown| shown.key.starts_with("controller."))
+        .map(|shown| (shown.key.as_str(), shown.value.as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            ("controller.kubeconfig", "/etc/other.kubeconfig"),
+            ("controller.namespace", "ops-1")
+        ]
+    );
+    let given = given.controller;
+    assert!(given.asked_for && given.namespace == "ops-1");
+    let path = std::path::PathBuf::from("/etc/other.kubeconfig");
+    assert_eq!(given.access, ControllerAccess::Kubeconfig(path));
+    for (text, said) in [
+        (
+            "controller: {kubeconfig: here}",
+            "`here` is not an absolute path",
+        ),
+        ("controller: {namespace: Ops}", "`Ops` is no namespace"),
+        ("controller: {namespace: ''}", "`` is no namespace"),
+        ("controller: {namespace: a-}", "`a-` is no namespace"),
+        ("controller: {nodes: 1}", "nodes"),
+    ] {
+        let dir = root(&[("etc/slotd/config.yaml", text)]);
+        let error = load(dir.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("config.yaml:1: ") && error.contains(said),
+            "{error}"
+        );
+    }
+}

@@ -5,6 +5,7 @@
 //! so whoever leads next goes on where this one stopped. The Lease only keeps two controllers from doing everything twice: what is
 //! safe is safe by the places' and the objects' resource versions.
 
+mod access;
 mod catalogs;
 mod conditions;
 mod election;
@@ -19,4 +20,5 @@ mod waiting;
 mod watches;
 mod writes;
 
-pub use service::{Connection, run};
+pub use access::{Connection, ControllerAccess, Surroundings};
+pub use service::run;

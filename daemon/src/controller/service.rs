@@ -1,6 +1,6 @@
 //! The controller as a service.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
+use super::access::Connection;
 use super::election::Candidate;
 use super::pass::{Next, Passes};
 use crate::backoff::{Backoff, jittered};
@@ -24,15 +25,6 @@ const DEBOUNCE: Duration = Duration::from_millis(200);
 const RESYNC: Duration = Duration::from_secs(600);
 /// The most that a pass may take: one that hangs is begun anew.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// How the cluster is reached.
-#[derive(Debug, Clone)]
-pub struct Connection {
-    /// The kubeconfig; where there is none, the service account of the pod that this runs in.
-    pub kubeconfig: Option<PathBuf>,
-    /// The namespace of slotd's own objects.
-    pub namespace: String,
-}
 
 /// Runs the controller until it is told to stop.
 ///
@@ -141,7 +133,7 @@ async fn ping() {
 async fn connect(connection: &Connection) -> anyhow::Result<Client> {
     let config = match &connection.kubeconfig {
         Some(path) => from_file(path).await?,
-        None => Config::incluster().context("there is no kubeconfig, and this is no pod")?,
+        None => Config::incluster().context("cannot use the service account of a pod")?,
     };
     info!(server = %config.cluster_url, namespace = connection.namespace, "the cluster");
     Client::try_from(config).context("cannot use the credential")

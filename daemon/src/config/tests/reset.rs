@@ -31,6 +31,7 @@ fetch:
   windowLimit: 8MiB
 install: {requireAgent: false, requireChecksum: false}
 kubernetes: {kubeconfig: none}
+controller: {kubeconfig: in-cluster, namespace: ops}
 ";
 
 /// Key, value and origin of all that is shown, with `text` behind [`EVERYTHING`].
