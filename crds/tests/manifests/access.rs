@@ -10,7 +10,7 @@ use slotd_crds::names::{DEFAULT_NAMESPACE, LEADER_LEASE, PLACES_CONFIG_MAP};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 const AGENT: &str = "slotd-agent";
-const CONTROLLER: &str = "slotd-controller";
+pub(crate) const CONTROLLER: &str = "slotd-controller";
 const CATALOG_READER: &str = "slotd-catalog-reader";
 const READ: &[&str] = &["get", "list", "watch"];
 
@@ -23,7 +23,7 @@ pub(crate) fn metadata(name: &str, about: &str) -> ObjectMeta {
     }
 }
 
-fn in_namespace(metadata: ObjectMeta) -> ObjectMeta {
+pub(crate) fn in_namespace(metadata: ObjectMeta) -> ObjectMeta {
     ObjectMeta {
         namespace: Some(DEFAULT_NAMESPACE.to_owned()),
         ..metadata

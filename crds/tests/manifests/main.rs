@@ -1,6 +1,8 @@
 //! The generated YAML in `crds/manifests`: that it is what the types say, that the API server can take it, what its rules let
 //! through, and that the examples beside it are good.
 //!
+//! The controller's Deployment lies beside them, in `crds/deployment`: a kustomization of its own, which brings the manifests with it.
+//!
 //! `UPDATE_MANIFESTS=1 cargo test -p slotd-crds --test manifests` writes it anew.
 
 #![allow(
@@ -12,6 +14,7 @@
 mod access;
 mod admission;
 mod definitions;
+mod deployment;
 mod examples;
 mod rules;
 mod structural;
@@ -49,6 +52,26 @@ fn files() -> Vec<(String, Vec<Value>)> {
     files
 }
 
+/// The files of the Deployment.
+fn deployment_files() -> Vec<(String, Vec<Value>)> {
+    let name = "deployment.yaml".to_owned();
+    let kustomization = json!({
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": ["../manifests", name],
+    });
+    vec![
+        (name, vec![deployment::deployment()]),
+        ("kustomization.yaml".to_owned(), vec![kustomization]),
+    ]
+}
+
+/// Both folders with their generated files.
+fn folders() -> [(PathBuf, Vec<(String, Vec<Value>)>); 2] {
+    let beside = folder().with_file_name("deployment");
+    [(folder(), files()), (beside, deployment_files())]
+}
+
 fn written(documents: &[Value]) -> String {
     let documents: Vec<_> = documents
         .iter()
@@ -61,13 +84,16 @@ fn written(documents: &[Value]) -> String {
 fn the_manifests_are_what_the_types_say() {
     let update = std::env::var_os("UPDATE_MANIFESTS").is_some();
     let mut stale = Vec::new();
-    for (name, documents) in files() {
-        let path = folder().join(&name);
-        let text = written(&documents);
-        if update {
-            fs::write(&path, &text).unwrap();
-        } else if fs::read_to_string(&path).unwrap_or_default() != text {
-            stale.push(name);
+    for (folder, files) in folders() {
+        for (name, documents) in files {
+            let path = folder.join(&name);
+            let text = written(&documents);
+            if update {
+                fs::create_dir_all(&folder).unwrap();
+                fs::write(&path, &text).unwrap();
+            } else if fs::read_to_string(&path).unwrap_or_default() != text {
+                stale.push(path);
+            }
         }
     }
     assert!(
@@ -78,20 +104,24 @@ fn the_manifests_are_what_the_types_say() {
 
 #[test]
 fn nothing_else_lies_beside_the_manifests() {
-    let mut found: Vec<_> = fs::read_dir(folder())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
-    found.sort();
-    let mut expected: Vec<_> = files().into_iter().map(|(name, _)| name).collect();
-    expected.push("examples".to_owned());
-    expected.sort();
-    assert_eq!(found, expected);
+    for (path, files) in folders() {
+        let mut found: Vec<_> = fs::read_dir(&path)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        found.sort();
+        let mut expected: Vec<_> = files.into_iter().map(|(name, _)| name).collect();
+        if path == folder() {
+            expected.push("examples".to_owned());
+        }
+        expected.sort();
+        assert_eq!(found, expected);
+    }
 }
 
 #[test]
 fn what_is_written_reads_back_the_same() {
-    for (name, documents) in files() {
+    for (name, documents) in folders().into_iter().flat_map(|(_, files)| files) {
         let read: Vec<Value> = serde_saphyr::from_multiple(&written(&documents)).unwrap();
         assert_eq!(read, documents, "{name}");
     }

@@ -4,6 +4,7 @@ mod agent;
 mod agent_trouble;
 mod api;
 mod control_plane;
+mod controller_access;
 mod health;
 mod loops;
 mod power_cuts;
@@ -26,6 +27,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(writer::tests());
     tests.extend(control_plane::tests());
     tests.extend(api::tests());
+    tests.extend(controller_access::tests());
     tests.extend(stand_ins::tests());
     tests.extend(agent::tests());
     tests.extend(agent_trouble::tests());

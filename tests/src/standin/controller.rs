@@ -1,10 +1,11 @@
 //! The fleet's controller in a process of its own. The lab starts itself for it.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use slotd::controller::Connection;
 
 use crate::cluster::Service;
@@ -17,11 +18,20 @@ pub const COMMAND: &str = "stand-in-controller";
 /// The user that the manifests give the controller's rights to.
 const USER: &str = "slotd-controller";
 
+/// Lays out what a pod has of its service account, in a mount namespace of its own, and goes on as the program.
+const POD: &str = "mount -t tmpfs pod /run
+account=/var/run/secrets/kubernetes.io/serviceaccount
+mkdir -p $account
+cp \"$2\"/* $account/
+export KUBERNETES_SERVICE_HOST=$0 KUBERNETES_SERVICE_PORT=$1
+shift 2
+exec \"$@\"";
+
 /// Which cluster to control.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The controller's kubeconfig
-    kubeconfig: PathBuf,
+    /// The controller's kubeconfig; without it, what a pod finds
+    kubeconfig: Option<PathBuf>,
 }
 
 /// Runs the controller until it is told to stop, as `slotd controller` does.
@@ -29,7 +39,7 @@ pub fn main(arguments: &Arguments) -> ExitCode {
     let run = || -> Result<()> {
         slotd::journal::start("info")?;
         slotd::controller::run(&Connection {
-            kubeconfig: Some(arguments.kubeconfig.clone()),
+            kubeconfig: arguments.kubeconfig.clone(),
             namespace: slotd_crds::names::DEFAULT_NAMESPACE.to_owned(),
         })
     };
@@ -57,6 +67,44 @@ impl Controller {
     /// Starts one as a host does: by the `slotd` program, with its own command line.
     pub fn start_program(lab: &Lab, name: &'static str, slotd: &Path) -> Result<Self> {
         Self::start_with(lab, name, slotd, &["controller", "--kubeconfig"])
+    }
+
+    /// Starts one with this kubeconfig.
+    pub fn start_by(lab: &Lab, name: &'static str, kubeconfig: &Path) -> Result<Self> {
+        let arguments = [COMMAND.as_ref(), kubeconfig.as_os_str()];
+        let service = Service::start(name, &process::this_program(), arguments, lab.folder())?;
+        Ok(Self {
+            service: Some(service),
+        })
+    }
+
+    /// Starts one with what a pod finds: a token of its service account, and where the API server is.
+    pub fn start_in_pod(lab: &Lab, name: &'static str, token: &str) -> Result<Self> {
+        let plane = lab.control_plane()?;
+        let folder = lab.folder().join("service-account");
+        fs::create_dir_all(&folder).context("making a folder")?;
+        fs::write(folder.join("token"), token).context("writing a token")?;
+        fs::write(folder.join("namespace"), "kube-system").context("writing a namespace")?;
+        fs::copy(plane.folder().join("ca.crt"), folder.join("ca.crt"))
+            .context("copying a certificate")?;
+        let address = plane.url().trim_start_matches("https://");
+        let (host, port) = address.rsplit_once(':').context("an address")?;
+        let program = process::this_program();
+        let arguments: [OsString; 9] = [
+            "--mount".into(),
+            "sh".into(),
+            "-euc".into(),
+            POD.into(),
+            host.into(),
+            port.into(),
+            folder.into(),
+            program.into(),
+            COMMAND.into(),
+        ];
+        let service = Service::start(name, Path::new("unshare"), arguments, lab.folder())?;
+        Ok(Self {
+            service: Some(service),
+        })
     }
 
     fn start_with(lab: &Lab, name: &'static str, program: &Path, before: &[&str]) -> Result<Self> {
