@@ -27,6 +27,8 @@ pub const FINALIZER: &str = "monok8s.io/slotd";
 pub const DEFAULT_NAMESPACE: &str = "kube-system";
 /// ConfigMap of the places, in slotd's namespace.
 pub const PLACES_CONFIG_MAP: &str = "slotd-places";
+/// ConfigMap of the last good catalogs from servers, in slotd's namespace.
+pub const CATALOGS_CONFIG_MAP: &str = "slotd-catalogs";
 /// Lease of the controller that leads, in slotd's namespace.
 pub const LEADER_LEASE: &str = "slotd-controller";
 /// The key of a ConfigMap with several that is read as a catalog.
@@ -42,6 +44,12 @@ pub fn progress_name(upgrade_uid: &str, node_uid: &str) -> String {
     hash.update("/");
     hash.update(node_uid);
     format!("osupgrade-{}", hex(&hash.finalize(), 20))
+}
+
+/// The key of a catalog among those that are kept: 40 digits of a hash of its URL, which may carry a secret.
+#[must_use]
+pub fn kept_catalog_key(url: &str) -> String {
+    hex(&Sha256::digest(url), 40)
 }
 
 /// A version as a label's value, with `+` as `_`; none where it would be no label's value even so.
@@ -60,7 +68,7 @@ pub(crate) fn hex(bytes: &[u8], digits: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{progress_name, version_label};
+    use super::{kept_catalog_key, progress_name, version_label};
 
     #[test]
     fn a_progress_object_is_named_by_both_uids() {
@@ -73,6 +81,15 @@ mod tests {
             "osupgrade-0149ec600b03b45ed89e"
         );
         assert_ne!(progress_name("ab", "c"), progress_name("a", "bc"));
+    }
+
+    #[test]
+    fn a_catalog_is_kept_under_a_hash_of_its_url() {
+        // `printf %s https://h/a?token=x | sha256sum`
+        assert_eq!(
+            kept_catalog_key("https://h/a?token=x"),
+            "5cbc69a129e0412b20b6d738b7d99b880ea94adb"
+        );
     }
 
     #[test]

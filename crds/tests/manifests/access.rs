@@ -6,7 +6,7 @@ use k8s_openapi::api::rbac::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
-use slotd_crds::names::{DEFAULT_NAMESPACE, LEADER_LEASE, PLACES_CONFIG_MAP};
+use slotd_crds::names::{CATALOGS_CONFIG_MAP, DEFAULT_NAMESPACE, LEADER_LEASE, PLACES_CONFIG_MAP};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 const AGENT: &str = "slotd-agent";
@@ -43,9 +43,9 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> PolicyRule {
     }
 }
 
-fn named(rule: PolicyRule, name: &str) -> PolicyRule {
+fn named(rule: PolicyRule, names: &[&str]) -> PolicyRule {
     PolicyRule {
-        resource_names: Some(owned(&[name])),
+        resource_names: Some(owned(names)),
         ..rule
     }
 }
@@ -155,7 +155,7 @@ pub(crate) fn controller() -> Vec<Value> {
         role_ref: role_ref("ClusterRole", CONTROLLER),
         subjects: controller_subjects(),
     };
-    let about_own = "What slotd's controller keeps in its own namespace: the places of the roll-out and its Lease.";
+    let about_own = "What slotd's controller keeps in its own namespace: the places of the roll-out, the last good catalogs and its Lease.";
     let own = Role {
         metadata: in_namespace(metadata(CONTROLLER, about_own)),
         rules: Some(vec![
@@ -167,7 +167,7 @@ pub(crate) fn controller() -> Vec<Value> {
                     &["configmaps"],
                     &["get", "list", "watch", "patch", "update"],
                 ),
-                PLACES_CONFIG_MAP,
+                &[PLACES_CONFIG_MAP, CATALOGS_CONFIG_MAP],
             ),
             rule("coordination.k8s.io", &["leases"], &["create"]),
             named(
@@ -176,7 +176,7 @@ pub(crate) fn controller() -> Vec<Value> {
                     &["leases"],
                     &["get", "list", "watch", "patch", "update"],
                 ),
-                LEADER_LEASE,
+                &[LEADER_LEASE],
             ),
         ]),
     };

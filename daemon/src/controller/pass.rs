@@ -55,7 +55,7 @@ impl Passes {
     ) -> Self {
         Self {
             watches: Watches::start(client, namespace, changed),
-            catalogs: Catalogs::new(namespace, changed.clone()),
+            catalogs: Catalogs::new(client.clone(), namespace, changed.clone()),
             writer: Writer::new(client, namespace),
             events: Events::new(client.clone(), identity),
             touched: BTreeSet::new(),

@@ -3,6 +3,7 @@
 mod agent;
 mod agent_trouble;
 mod api;
+mod catalogs;
 mod control_plane;
 mod controller_access;
 mod health;
@@ -28,6 +29,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(control_plane::tests());
     tests.extend(api::tests());
     tests.extend(controller_access::tests());
+    tests.extend(catalogs::tests());
     tests.extend(stand_ins::tests());
     tests.extend(agent::tests());
     tests.extend(agent_trouble::tests());

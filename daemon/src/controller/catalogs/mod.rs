@@ -1,17 +1,20 @@
 //! Catalogs: from the document itself, from ConfigMaps, from servers.
 
+mod kept;
 mod url;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Client;
 use slotd_crds::api::{CatalogSource, OSUpgrade};
 use slotd_crds::catalog::{Catalog, CatalogError, ConfigMapName, INLINE_LIMIT, LIMIT, content};
 use slotd_crds::resolve::Rejection;
 use tokio::sync::Notify;
 
 use super::watches::{Followed, Watches};
+use kept::Keeper;
 use url::Fetcher;
 
 /// Why a catalog cannot be read now.
@@ -62,16 +65,18 @@ pub(super) struct Catalogs {
     /// The last good one of each ConfigMap.
     kept: BTreeMap<(String, String), Arc<Catalog>>,
     fetchers: BTreeMap<String, Fetcher>,
+    keeper: Keeper,
 }
 
 impl Catalogs {
-    pub(super) fn new(namespace: &str, changed: Arc<Notify>) -> Self {
+    pub(super) fn new(client: Client, namespace: &str, changed: Arc<Notify>) -> Self {
         Self {
             namespace: namespace.to_owned(),
             changed,
             parsed: BTreeMap::new(),
             kept: BTreeMap::new(),
             fetchers: BTreeMap::new(),
+            keeper: Keeper::new(client, namespace),
         }
     }
 
@@ -105,6 +110,7 @@ impl Catalogs {
             .iter()
             .filter_map(|(_, source)| source.url.as_deref())
             .collect();
+        self.keeper.want(&urls);
         self.fetchers.retain(|url, _| urls.contains(&url.as_str()));
         let mut used = BTreeMap::new();
         let mut readings = BTreeMap::new();
@@ -150,11 +156,11 @@ impl Catalogs {
             };
         }
         if let Some(url) = &source.url {
-            let changed = &self.changed;
+            let (changed, keeper) = (&self.changed, &self.keeper);
             let fetcher = self
                 .fetchers
                 .entry(url.clone())
-                .or_insert_with(|| Fetcher::start(url, changed.clone()));
+                .or_insert_with(|| Fetcher::start(url, changed.clone(), keeper.clone()));
             return fetcher.reading();
         }
         Reading::Unusable(Rejection {

@@ -9,10 +9,12 @@ use slotd_crds::catalog::{Catalog, LIMIT};
 use slotd_crds::resolve::Rejection;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
+use super::kept::{Keeper, Kept};
 use super::{Reading, Trouble, unreadable};
 use crate::backoff::{Backoff, jittered};
+use crate::said;
 
 /// How often it is looked for a new one.
 const INTERVAL: Duration = Duration::from_secs(300);
@@ -33,9 +35,10 @@ impl Drop for Fetcher {
 }
 
 impl Fetcher {
-    pub(super) fn start(url: &str, changed: Arc<Notify>) -> Self {
+    /// Begins with what `keeper` has, and lets it keep each good catalog.
+    pub(super) fn start(url: &str, changed: Arc<Notify>, keeper: Keeper) -> Self {
         let (sender, reading) = watch::channel(Reading::Unknown);
-        let task = tokio::spawn(poll(url.to_owned(), sender, changed));
+        let task = tokio::spawn(poll(url.to_owned(), sender, changed, keeper));
         Self { reading, task }
     }
 
@@ -51,7 +54,7 @@ enum Answer {
     New(Vec<u8>, Option<HeaderValue>),
 }
 
-async fn poll(url: String, reading: watch::Sender<Reading>, changed: Arc<Notify>) {
+async fn poll(url: String, reading: watch::Sender<Reading>, changed: Arc<Notify>, keeper: Keeper) {
     let client = match client() {
         Ok(client) => client,
         Err(error) => {
@@ -67,9 +70,31 @@ async fn poll(url: String, reading: watch::Sender<Reading>, changed: Arc<Notify>
     let mut backoff = Backoff::new(Duration::from_secs(5), INTERVAL);
     let mut tag = None;
     let mut good: Option<Arc<Catalog>> = None;
+    let mut known = false;
+    // What is not kept yet.
+    let mut unkept = None;
     loop {
+        // Before the server has answered, which it may do late or never.
+        if !known && good.is_none() {
+            match keeper.load(&url).await {
+                Ok(kept) => {
+                    known = true;
+                    if let Some((catalog, kept)) = kept.and_then(usable) {
+                        info!(url = shown(&url), "the last good catalog is known");
+                        good = Some(catalog.clone());
+                        tag = kept.tag.and_then(|tag| HeaderValue::from_str(&tag).ok());
+                        reading.send_replace(Reading::Read(catalog, None));
+                        changed.notify_one();
+                    }
+                }
+                Err(error) => debug!(
+                    error = said::error(&error),
+                    "the catalogs that were kept cannot be read"
+                ),
+            }
+        }
         let answer = fetch(&client, &url, tag.as_ref()).await;
-        let failed = answer.is_err();
+        let mut failed = answer.is_err();
         let next = match answer {
             Ok(Answer::Unchanged) => good
                 .clone()
@@ -79,6 +104,9 @@ async fn poll(url: String, reading: watch::Sender<Reading>, changed: Arc<Notify>
                     let catalog = Arc::new(catalog);
                     good = Some(catalog.clone());
                     tag = new;
+                    let text = String::from_utf8_lossy(&body).into_owned();
+                    let named = tag.as_ref().and_then(|tag| tag.to_str().ok());
+                    unkept = Some(Kept::new(text, named.map(str::to_owned)));
                     Reading::Read(catalog, None)
                 }
                 Err(error) => {
@@ -102,6 +130,18 @@ async fn poll(url: String, reading: watch::Sender<Reading>, changed: Arc<Notify>
             tell(&url, &reading.borrow());
             changed.notify_one();
         }
+        if let Some(kept) = &unkept {
+            match keeper.store(&url, kept).await {
+                Ok(()) => unkept = None,
+                Err(error) => {
+                    failed = true;
+                    warn!(
+                        error = said::error(&error),
+                        "a catalog cannot be kept for the next leader"
+                    );
+                }
+            }
+        }
         let pause = if failed {
             backoff.failed()
         } else {
@@ -110,6 +150,12 @@ async fn poll(url: String, reading: watch::Sender<Reading>, changed: Arc<Notify>
         };
         tokio::time::sleep(pause).await;
     }
+}
+
+/// What was kept, where it is a catalog by the rules of now.
+fn usable(kept: Kept) -> Option<(Arc<Catalog>, Kept)> {
+    let catalog = Catalog::parse(kept.text.as_bytes(), LIMIT).ok()?;
+    Some((Arc::new(catalog), kept))
 }
 
 fn tell(url: &str, reading: &Reading) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::{Answer, Fetcher, Reading, client, fetch, shown};
+use super::{Answer, Fetcher, Keeper, Reading, client, fetch, shown};
 
 const CATALOG: &str = "stable: v1.35.1\nimages: []\n";
 
@@ -36,6 +36,12 @@ fn answer(head: &str, body: &str) -> String {
         "HTTP/1.1 {head}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     )
+}
+
+/// One whose API server does not answer.
+fn keeper() -> Keeper {
+    let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+    Keeper::new(kube::Client::try_from(config).unwrap(), "kube-system")
 }
 
 #[tokio::test]
@@ -94,7 +100,8 @@ async fn too_much_is_read_no_further_than_needed() {
 async fn a_fetcher_tells_what_it_read_and_ends_with_who_asked() {
     let (url, task) = server(vec![answer("200 OK", CATALOG)]);
     let changed = Arc::new(Notify::new());
-    let fetcher = Fetcher::start(&url, changed.clone());
+    let keeper = keeper();
+    let fetcher = Fetcher::start(&url, changed.clone(), keeper);
     assert!(matches!(fetcher.reading(), Reading::Unknown));
     tokio::time::timeout(Duration::from_secs(30), changed.notified())
         .await
