@@ -24,7 +24,7 @@ pub use error::ClusterError;
 pub use serve::serve;
 
 /// Where kubeadm, and most that install a kubelet, put its kubeconfig.
-const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
+pub(crate) const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 
 /// Where a node's cluster is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub enum ClusterAccess {
 
 impl ClusterAccess {
     /// The kubeconfig that is to be read; none where the node stands alone.
-    fn kubeconfig(&self) -> Option<&Path> {
+    pub(crate) fn kubeconfig(&self) -> Option<&Path> {
         match self {
             Self::Auto => Some(Path::new(KUBELET_KUBECONFIG)),
             Self::None => None,

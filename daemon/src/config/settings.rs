@@ -160,6 +160,9 @@ impl Settings {
                 })
                 .collect()
         });
+        let mut health = HealthSettings::default();
+        let credential = merged.cluster.value.kubeconfig();
+        health.kubelet.extend(credential.map(PathBuf::from));
         Ok(Self {
             slots,
             loader: merged.loader.value,
@@ -182,7 +185,7 @@ impl Settings {
                 http,
                 script_timeout: merged.script_timeout.value.0,
                 attempts: merged.attempts.value,
-                ..HealthSettings::default()
+                ..health
             },
             install: InstallSettings {
                 require_agent: merged.require_agent.value,

@@ -171,6 +171,22 @@ fn values_that_cannot_work_are_errors_with_their_place() {
 }
 
 #[test]
+fn a_node_with_a_credential_for_its_cluster_is_taken_for_one_with_a_kubelet() {
+    use std::path::Path;
+
+    let path = "/etc/rancher/kubelet.kubeconfig";
+    let text = format!("kubernetes: {{kubeconfig: {path}}}\n");
+    for (files, asked) in [
+        (vec![("etc/slotd/config.yaml", text.as_str())], true),
+        (vec![], false),
+    ] {
+        let signs = settings(&files).health.kubelet;
+        assert_eq!(signs.iter().any(|sign| sign == Path::new(path)), asked);
+        assert!(signs.iter().any(|sign| sign.ends_with("kubelet.conf")));
+    }
+}
+
+#[test]
 fn headers_are_never_shown() {
     let settings = settings(&[(
         "etc/slotd/config.yaml",

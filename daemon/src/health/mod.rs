@@ -19,11 +19,16 @@ use std::time::{Duration, Instant};
 
 use slotd_image::Cancel;
 
+use crate::cluster::KUBELET_KUBECONFIG;
+
 use round::Round;
 
 pub use http::HttpCheck;
 pub use node::{Node, Probed, ScriptEnd, SystemdNode, UnitState};
 pub use scripts::{Script, ScriptsError};
+
+/// Where kubeadm puts the kubelet's configuration.
+const KUBELET_CONFIGURATION: &str = "/var/lib/kubelet/config.yaml";
 
 /// What is kept of a check's output: its end.
 pub const OUTPUT_LIMIT: usize = 4096;
@@ -35,6 +40,8 @@ pub struct HealthSettings {
     pub units: Vec<String>,
     /// Probes; `None` for the kubelet's healthz where a kubelet is configured.
     pub http: Option<Vec<HttpCheck>>,
+    /// A kubelet is configured where one of these files is: its configuration as kubeadm writes it, or its credential.
+    pub kubelet: Vec<PathBuf>,
     /// How long one script may run.
     pub script_timeout: Duration,
     /// How often a failing script is run before its answer is final.
@@ -57,6 +64,9 @@ impl Default for HealthSettings {
         Self {
             units: Vec::new(),
             http: None,
+            kubelet: [KUBELET_CONFIGURATION, KUBELET_KUBECONFIG]
+                .map(PathBuf::from)
+                .to_vec(),
             script_timeout: Duration::from_secs(60),
             attempts: 1,
             failed_before: None,

@@ -113,8 +113,8 @@ pub trait Node {
     /// What can be said of a unit that does not do what it should.
     fn explain(&self, unit: &str) -> Option<String>;
 
-    /// The kubelet's healthz, where a kubelet is configured.
-    fn kubelet(&self) -> Option<HttpCheck>;
+    /// Whether a file is there.
+    fn has(&self, file: &Path) -> bool;
 
     /// Asks an HTTP probe once, for at most `left`.
     fn probe(&self, probe: &HttpCheck, left: Duration) -> Probed;
@@ -132,14 +132,12 @@ pub(super) fn is_ours(unit: &str) -> bool {
 #[derive(Debug)]
 pub struct SystemdNode {
     outputs: PathBuf,
-    kubelet_configuration: PathBuf,
 }
 
 impl Default for SystemdNode {
     fn default() -> Self {
         Self {
             outputs: PathBuf::from("/run/slotd/checks"),
-            kubelet_configuration: PathBuf::from("/var/lib/kubelet/config.yaml"),
         }
     }
 }
@@ -306,12 +304,8 @@ impl Node for SystemdNode {
         (!parts.is_empty()).then(|| parts.join("\n"))
     }
 
-    fn kubelet(&self) -> Option<HttpCheck> {
-        if self.kubelet_configuration.exists() {
-            HttpCheck::kubelet()
-        } else {
-            None
-        }
+    fn has(&self, file: &Path) -> bool {
+        file.exists()
     }
 
     fn probe(&self, probe: &HttpCheck, left: Duration) -> Probed {

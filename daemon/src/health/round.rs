@@ -6,7 +6,7 @@ use slotd_image::Cancel;
 
 use super::node::{Node, Probed, ScriptEnd, is_ours};
 use super::scripts::{Script, collect};
-use super::{HealthEvent, HealthSettings, OUTPUT_LIMIT, Verdict};
+use super::{HealthEvent, HealthSettings, HttpCheck, OUTPUT_LIMIT, Verdict};
 
 /// Everything that one run of the checks has in common.
 pub(super) struct Round<'a> {
@@ -26,7 +26,10 @@ impl Round<'_> {
         }
         let probes = match &self.settings.http {
             Some(probes) => probes.clone(),
-            None => self.node.kubelet().into_iter().collect(),
+            None if self.settings.kubelet.iter().any(|file| self.node.has(file)) => {
+                HttpCheck::kubelet().into_iter().collect()
+            }
+            None => Vec::new(),
         };
         for probe in &probes {
             self.wait(&format!("http {}", probe.name), || {

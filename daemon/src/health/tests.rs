@@ -1,6 +1,6 @@
 use std::cell::{Cell, RefCell};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use slotd_image::Cancel;
@@ -19,7 +19,7 @@ struct Made {
     failed: Vec<Vec<&'static str>>,
     probe: Vec<Probed>,
     script: Vec<ScriptEnd>,
-    kubelet: bool,
+    files: Vec<&'static str>,
     starting: Vec<&'static str>,
     looks: RefCell<std::collections::BTreeMap<&'static str, usize>>,
     stop_at_script: Option<Cancel>,
@@ -73,8 +73,8 @@ impl Node for Made {
         (!unit.is_empty()).then(|| format!("journal of {unit}"))
     }
 
-    fn kubelet(&self) -> Option<HttpCheck> {
-        self.kubelet.then(HttpCheck::kubelet).flatten()
+    fn has(&self, file: &Path) -> bool {
+        self.files.iter().any(|there| Path::new(there) == file)
     }
 
     fn probe(&self, _: &HttpCheck, _: Duration) -> Probed {
@@ -203,21 +203,29 @@ fn the_kubelet_is_asked_only_where_one_is_configured() {
     let refused = vec![Probed::NotYet("refused".to_owned())];
     let without = Made {
         probe: refused.clone(),
+        files: vec!["/etc/kubernetes/manifests"],
         ..Made::default()
     };
     assert_eq!(judged(&without, &settings(&[]), soon()), Verdict::Healthy);
-    let with = Made {
-        probe: refused,
-        kubelet: true,
+    let with = |file| Made {
+        probe: refused.clone(),
+        files: vec!["/etc/kubernetes/manifests", file],
         ..Made::default()
     };
-    assert_eq!(
-        judged(&with, &settings(&[]), soon()),
-        Verdict::Late {
-            check: "http kubelet".to_owned(),
-            output: "refused".to_owned(),
-        }
-    );
+    for sign in [
+        "/var/lib/kubelet/config.yaml",
+        "/etc/kubernetes/kubelet.conf",
+    ] {
+        assert_eq!(
+            judged(&with(sign), &settings(&[]), soon()),
+            Verdict::Late {
+                check: "http kubelet".to_owned(),
+                output: "refused".to_owned(),
+            },
+            "{sign}"
+        );
+    }
+    let with = with("/etc/kubernetes/kubelet.conf");
     let none = HealthSettings {
         http: Some(Vec::new()),
         ..settings(&[])
