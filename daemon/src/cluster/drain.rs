@@ -10,7 +10,7 @@ use kube::{Api, Client};
 use slotd_engine::{Drain, ErrorKind, Failure};
 use slotd_image::Cancel;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -35,6 +35,7 @@ pub struct PodDrainer {
     runtime: Handle,
     identity: watch::Receiver<Option<Identity>>,
     object: Arc<Mutex<String>>,
+    landed: Arc<Notify>,
 }
 
 impl fmt::Debug for PodDrainer {
@@ -47,6 +48,8 @@ impl fmt::Debug for PodDrainer {
 pub struct Lender {
     pub(super) identity: watch::Sender<Option<Identity>>,
     object: Arc<Mutex<String>>,
+    /// Told when a cordon was answered that nobody waited for any more.
+    pub(super) landed: Arc<Notify>,
 }
 
 impl fmt::Debug for Lender {
@@ -71,14 +74,17 @@ impl PodDrainer {
     pub fn new(runtime: Handle) -> (Self, Lender) {
         let (sender, identity) = watch::channel(None);
         let object = Arc::new(Mutex::new(String::new()));
+        let landed = Arc::new(Notify::new());
         let lender = Lender {
             identity: sender,
             object: Arc::clone(&object),
+            landed: Arc::clone(&landed),
         };
         let drainer = Self {
             runtime,
             identity,
             object,
+            landed,
         };
         (drainer, lender)
     }
@@ -134,17 +140,35 @@ impl PodDrainer {
                 Some(_) if object.is_empty() => {
                     "it is not known yet whether the cluster still wants it".to_owned()
                 }
-                Some(identity) => {
-                    let node = OwnNode::new(identity.client.clone(), &identity.node);
-                    match node.cordon(&object).await {
-                        Ok(()) => return (identity.client, identity.node),
-                        Err(error) => error.to_string(),
-                    }
-                }
+                Some(identity) => match self.cordon_once(&identity, object).await {
+                    Ok(()) => return (identity.client, identity.node),
+                    Err(reason) => reason,
+                },
             };
             warn!(reason = trouble, "the node is not drained yet");
             say(format!("staged, and waits undrained: {trouble}"));
             tokio::time::sleep(backoff.failed()).await;
+        }
+    }
+}
+
+impl PodDrainer {
+    /// Asks for a cordon once. A request that is on its way when the drain is stopped is not given up, since the API server may
+    /// have it already: its answer is told to whoever takes cordons back.
+    async fn cordon_once(&self, identity: &Identity, object: String) -> Result<(), String> {
+        let node = OwnNode::new(identity.client.clone(), &identity.node);
+        let (answer, waits) = oneshot::channel();
+        let landed = Arc::clone(&self.landed);
+        self.runtime.spawn(async move {
+            let cordoned = node.cordon(&object).await;
+            if answer.send(cordoned).is_err() {
+                landed.notify_one();
+            }
+        });
+        match waits.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the request for a cordon broke off".to_owned()),
         }
     }
 }
@@ -356,6 +380,53 @@ mod tests {
         lender.name("o");
         drain().await;
         assert!(listener.accept().is_ok(), "it asked nothing");
+    }
+
+    #[tokio::test]
+    async fn a_cordon_that_lands_after_the_drain_was_stopped_is_told() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&asked);
+        std::thread::spawn(move || {
+            let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1", "resourceVersion": "1"}});
+            let node = node.to_string();
+            for connection in listener.incoming() {
+                let mut connection = connection.unwrap();
+                let mut request = [0; 8192];
+                let length = connection.read(&mut request).unwrap();
+                if request[..length].starts_with(b"PATCH") {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_secs(2));
+                }
+                let head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json";
+                // Who hung up does not read it.
+                let _ = write!(
+                    connection,
+                    "{head}\r\ncontent-length: {}\r\n\r\n{node}",
+                    node.len()
+                );
+            }
+        });
+        let (drainer, lender) = PodDrainer::new(Handle::current());
+        lender.identity.send_replace(Some(for_tests(&server)));
+        lender.name("o");
+        let cancel = Cancel::new();
+        let stop = cancel.clone();
+        let thread = tokio::task::spawn_blocking(move || {
+            let drain = Drain {
+                timeout: 60,
+                force: false,
+            };
+            Drainer::drain(&drainer, drain, &stop, &|_| {})
+        });
+        while asked.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        cancel.cancel();
+        assert!(matches!(thread.await.unwrap(), Err(Trouble::Stopped)));
+        let landed = tokio::time::timeout(Duration::from_secs(20), lender.landed.notified());
+        assert!(landed.await.is_ok(), "nobody was told");
     }
 
     #[tokio::test]

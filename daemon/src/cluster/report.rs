@@ -8,6 +8,10 @@ use super::wish::{Judgement, begun, says_ended, task, went_down};
 use crate::agent::Snapshot;
 use crate::status::SlotLetter;
 
+/// What an ended attempt's message says where the object was edited since.
+const EDITED: &str =
+    "the spec was edited after this attempt had ended: raise attempt to have that acted upon";
+
 /// Longest message that the schema admits, in characters, and some room.
 const MESSAGE_LIMIT: usize = 32_000;
 
@@ -73,6 +77,15 @@ pub(super) fn status(
     } else {
         pending(&mut status, "another object for this node comes first");
     }
+    if let Some(generation) = edited_since(object, &status) {
+        // It speaks of what it acted on.
+        status.observed_generation = Some(generation);
+        status.message = match status.message.take() {
+            Some(message) if message.ends_with(EDITED) => Some(message),
+            Some(message) if !message.is_empty() => Some(format!("{message}; {EDITED}")),
+            _ => Some(EDITED.to_owned()),
+        };
+    }
     let phase = status.phase.as_ref();
     status.display = phase.map(|phase| phase.display(status.percent));
     if let Some(message) = &mut status.message
@@ -84,6 +97,17 @@ pub(super) fn status(
         status.completed_at = known_end(object).or_else(|| Some(time::now()));
     }
     Some(status)
+}
+
+/// The generation that an attempt ended with, where the spec was edited since and asks for no other attempt or version: that is
+/// acted upon when the attempt is raised.
+fn edited_since(object: &OSUpgradeProgress, status: &OSUpgradeProgressStatus) -> Option<i64> {
+    if !status.phase.as_ref().is_some_and(ProgressPhase::is_end) || !says_ended(object) {
+        return None;
+    }
+    let known = object.status.as_ref()?.observed_generation?;
+    let deleted = object.metadata.deletion_timestamp.is_some();
+    (!deleted && object.metadata.generation? > known).then_some(known)
 }
 
 /// When the object says that it ended, so that the time is not another one at each look.

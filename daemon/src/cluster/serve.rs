@@ -1,5 +1,7 @@
 //! The task that speaks with the cluster: it looks at everything again whenever something changed, and does what is due.
 
+mod hear;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
@@ -114,6 +116,8 @@ struct Side<'a> {
     watch: Watch,
     /// The Node as it was seen last, and where the agent stood then.
     node: Option<(Node, Point)>,
+    /// Its uid, once it was seen.
+    uid: Option<String>,
     facts: Option<(NodeFacts, Running, Option<Point>)>,
     resync: Instant,
     /// When this life began.
@@ -133,6 +137,7 @@ impl<'a> Side<'a> {
             statuses: Api::all(identity.client.clone()),
             watch: Watch::start(identity.client.clone(), &identity.node),
             node: None,
+            uid: None,
             facts: None,
             resync: Instant::now(),
             began: Instant::now(),
@@ -143,6 +148,7 @@ impl<'a> Side<'a> {
 
     /// Goes on until the credential was renewed.
     async fn run(&mut self, path: &Path, identity: &Identity, wake: &Notify) {
+        let lender = self.lender;
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut told = Told::new(self.agent, "ClusterUnreachable");
         let mut watching = Told::new(self.agent, "ClusterUnwatched");
@@ -154,6 +160,9 @@ impl<'a> Side<'a> {
             tokio::select! {
                 changed = self.watch.changed() => match changed {
                     Ok(()) => {
+                        if no_earlier > Instant::now() {
+                            self.hear();
+                        }
                         if watching.over() {
                             no_earlier = Instant::now();
                         }
@@ -161,6 +170,11 @@ impl<'a> Side<'a> {
                     }
                     Err(error) => watching.warn(&error.to_string()),
                 },
+                () = lender.landed.notified() => {
+                    // What nobody waits for any more is taken back, if it was a cordon.
+                    self.node = None;
+                    due = due.min(no_earlier.max(Instant::now()));
+                }
                 () = wake.notified() => {
                     due = due.min(no_earlier.max(Instant::now() + TOGETHER));
                 }
@@ -208,9 +222,14 @@ impl<'a> Side<'a> {
             }
         }
         let (facts, running) = self.facts(&snapshot).await;
-        let Some(node_uid) = self.keep_node(&snapshot, &facts).await? else {
+        let kept = self.keep_node(&snapshot, &facts).await;
+        if kept.is_err() {
+            self.hear();
+        }
+        let Some(node_uid) = kept? else {
             return Ok(IN_THE_WAY);
         };
+        self.uid = Some(node_uid.clone());
         let mut pause = self.resync.saturating_duration_since(Instant::now());
         let Some(objects) = self.watch.objects() else {
             return Ok(pause);

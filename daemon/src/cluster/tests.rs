@@ -228,6 +228,8 @@ fn a_wish_is_judged_before_anything_is_begun_for_it() {
         (json!({"expandedChecksum": "abc"}), "InvalidChecksum"),
         (json!({"url": "-"}), "InvalidURL"),
         (json!({"url": "/etc/shadow"}), "InvalidURL"),
+        // The node's own may name a file; who writes an object may not have its devices opened.
+        (json!({"url": "file:///dev/vda"}), "InvalidURL"),
         (json!({"url": "https://user@h/x"}), "InvalidURL"),
     ] {
         assert_eq!(
@@ -552,4 +554,49 @@ fn a_trial_boot_whose_state_was_lost_is_told_as_one_until_it_has_ended() {
     };
     let judgement = judge(&back, &Record::default(), &running("v1.34.0"));
     assert_eq!(judgement, Judgement::Forgotten);
+}
+
+#[test]
+fn an_edit_after_the_end_is_told_to_wait_for_another_attempt() {
+    let end = |result, failure, change: &Value| {
+        let object = object("o", 1, change);
+        let record = ended(&object, result, failure);
+        let told = status(&object, &snapshot(record), &facts(), None).unwrap();
+        (told, object)
+    };
+    let edited = json!({
+        "metadata": {"generation": 4},
+        "spec": {"image": {"url": "https://h/mended.zst"}},
+        "status": {"phase": "Failed", "attempt": 0, "observedGeneration": 3, "message": "too short"},
+    });
+    let failure = || Some(Failure::new(ErrorKind::Reject, "too short".to_owned()));
+    let (told, _) = end(Result::Failed, failure(), &edited);
+    assert_eq!(told.observed_generation, Some(3));
+    let message = told.message.clone().unwrap();
+    assert!(
+        message.starts_with("too short; the spec was edited") && message.contains("raise attempt"),
+        "{message}"
+    );
+    // Said once, also where only the object remembers the end.
+    let mut again = edited.clone();
+    again["status"]["message"] = json!(message);
+    let object_again = object("o", 1, &again);
+    let told = status(&object_again, &snapshot(Record::default()), &facts(), None).unwrap();
+    assert_eq!(told.message, Some(message));
+    // Not edited, or taken up already.
+    let mut same = edited.clone();
+    same["metadata"]["generation"] = json!(3);
+    let (told, _) = end(Result::Failed, failure(), &same);
+    assert_eq!(
+        (told.observed_generation, told.message.as_deref()),
+        (Some(3), Some("too short"))
+    );
+    // The first word of an end is one of what the object says now.
+    let mut first = edited;
+    first["status"]["phase"] = json!("Downloading");
+    let (told, _) = end(Result::Failed, failure(), &first);
+    assert_eq!(
+        (told.observed_generation, told.message.as_deref()),
+        (Some(4), Some("too short"))
+    );
 }

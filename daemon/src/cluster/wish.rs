@@ -1,7 +1,7 @@
 //! Which object counts, and what it wants of this node. Pure.
 
 use slotd_crds::api::{Action, Drain as DrainSpec, OSUpgradeProgress, OnTimeout, ProgressPhase};
-use slotd_crds::image::{check_image_url, is_checksum};
+use slotd_crds::image::{check_web_url, is_checksum};
 use slotd_engine::{Assignment, Drain, ImageRequest, Phase, Record, Refusal, Request, Task, admit};
 use slotd_image::ImageSource;
 
@@ -194,7 +194,7 @@ fn assignment(object: &OSUpgradeProgress) -> Result<Assignment, Judgement> {
         message,
     };
     let image = &object.spec.image;
-    check_image_url(&image.url)
+    check_web_url(&image.url)
         .map_err(|problem| reject("InvalidURL", format!("image.url: {problem}")))?;
     let source = ImageSource::parse(&image.url)
         .map_err(|error| reject("InvalidURL", format!("image.url: {error}")))?;
