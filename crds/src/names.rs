@@ -46,9 +46,9 @@ pub fn progress_name(upgrade_uid: &str, node_uid: &str) -> String {
     format!("osupgrade-{}", hex(&hash.finalize(), 20))
 }
 
-/// The key of a catalog among those that are kept: 40 digits of a hash of its URL, which may carry a secret.
+/// 40 digits of a hash of a URL, to tell one from another where it is not to be read: its query may be a secret.
 #[must_use]
-pub fn kept_catalog_key(url: &str) -> String {
+pub fn url_digest(url: &str) -> String {
     hex(&Sha256::digest(url), 40)
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn hex(bytes: &[u8], digits: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{kept_catalog_key, progress_name, version_label};
+    use super::{progress_name, url_digest, version_label};
 
     #[test]
     fn a_progress_object_is_named_by_both_uids() {
@@ -84,10 +84,10 @@ mod tests {
     }
 
     #[test]
-    fn a_catalog_is_kept_under_a_hash_of_its_url() {
+    fn a_url_is_told_from_others_by_a_hash() {
         // `printf %s https://h/a?token=x | sha256sum`
         assert_eq!(
-            kept_catalog_key("https://h/a?token=x"),
+            url_digest("https://h/a?token=x"),
             "5cbc69a129e0412b20b6d738b7d99b880ea94adb"
         );
     }

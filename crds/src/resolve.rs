@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::api::OSUpgradeSpec;
 use crate::catalog::{Catalog, CatalogError, Found};
-use crate::image::{Image, check_image_url, is_checksum};
+use crate::image::{Image, check_web_url, is_checksum};
 use crate::version::Version;
 
 /// Why an upgrade, or one target of it, is Rejected: the reason of its condition.
@@ -166,7 +166,7 @@ fn given(
     if let Some(catalog) = catalog {
         not_blocked(catalog, &version)?;
     }
-    check_image_url(url)
+    check_web_url(url)
         .map_err(|problem| Rejection::new(Reason::InvalidURL, format!("imageURL: {problem}")))?;
     let checksum = |field: &str, text: &str| {
         if is_checksum(text) {

@@ -40,9 +40,9 @@ pub(crate) fn wanted_version() -> Rule {
 /// kept, since nodes need it, and a catalog's message never repeats a URL.
 pub(crate) fn image_url() -> Rule {
     rule(
-        format!(r"self.matches(r'^({WEB_URL}|file:///[^\\\x00-\x20\x7f]+)$')"),
-        "must be a http://, https:// or file:/// URL without spaces and without a user or password, \
-         which everybody who may read this object could read",
+        format!("self.matches(r'^{WEB_URL}$')"),
+        "must be a http:// or https:// URL without spaces and without a user or password, which everybody who may read \
+         this object could read; an image in a file of the node is installed there (slotd install)",
     )
 }
 

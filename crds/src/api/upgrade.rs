@@ -87,7 +87,7 @@ pub struct OSUpgradeSpec {
     #[x_kube(validation = rules::wanted_version())]
     pub version: Option<String>,
 
-    /// Where the nodes download the image (http, https, or file:/// on the node). Needs version and checksum. Wins over the catalog,
+    /// Where the nodes download the image (http or https). Needs version and checksum. Wins over the catalog,
     /// unless the catalog blocks that version.
     #[serde(rename = "imageURL", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = URL_LIMIT))]
@@ -220,6 +220,12 @@ pub struct OSUpgradeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub resolved_from: Option<String>,
+
+    /// Digest of the image's whole URL, where resolved shows it without its query, which may be a secret. The nodes are told the
+    /// whole one.
+    #[serde(rename = "resolvedURLDigest", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub resolved_url_digest: Option<String>,
 
     /// How many nodes are to run the version: those that match nodeSelector, have an agent, and follow no younger upgrade.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::image::{Image, URL_LIMIT, check_image_url, is_checksum};
+use crate::image::{Image, URL_LIMIT, check_web_url, is_checksum};
 use crate::version::Version;
 
 /// Longest version that fits the schemas.
@@ -127,7 +127,7 @@ fn version(map: &Map<String, Value>, faults: &mut Faults) -> Option<Version> {
 fn url(map: &Map<String, Value>, faults: &mut Faults) -> String {
     match map.get("url") {
         None | Some(Value::Null) => faults.add("url is missing".to_owned()),
-        Some(Value::String(url)) => match check_image_url(url) {
+        Some(Value::String(url)) => match check_web_url(url) {
             Ok(()) if u32::try_from(url.chars().count()).is_ok_and(|count| count <= URL_LIMIT) => {
                 return url.clone();
             }

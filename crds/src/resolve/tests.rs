@@ -141,7 +141,7 @@ fn an_image_url_needs_its_version_and_checksum() {
             "imageURL",
             json!("rootfs.zst"),
             Reason::InvalidURL,
-            "imageURL: it starts with none of",
+            "imageURL: it starts with neither",
         ),
         ("size", json!(0), Reason::InvalidSize, "size 0 is not"),
     ] {

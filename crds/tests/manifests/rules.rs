@@ -4,7 +4,7 @@ use kube::core::cel::{AdmissionRequest, ErrorKind, Validator};
 use proptest::prelude::{ProptestConfig, prop_assert_eq, proptest};
 use serde_json::{Value, json};
 use slotd_crds::api::{Drain, Limit};
-use slotd_crds::image::{check_image_url, check_web_url, is_checksum};
+use slotd_crds::image::{check_web_url, is_checksum};
 use slotd_crds::version::Version;
 
 use crate::admission::policy;
@@ -99,7 +99,7 @@ fn good_upgrades_pass() {
         json!({}),
         json!({"checksum": "sha256:..."}),
         json!({"checksum": ""}),
-        json!({"imageURL": "file:///media/usb/x.zst", "size": 4096, "expandedChecksum": CHECKSUM}),
+        json!({"imageURL": "https://h/x.zst", "size": 4096, "expandedChecksum": CHECKSUM}),
         json!({"catalog": {"inline": "stable: v1.0.0"}}),
         json!({"imageURL": null, "checksum": null, "version": "stable", "catalog": {"URL": "https://h/images.yaml"}}),
         json!({"imageURL": null, "checksum": null, "version": "latest", "catalog": {"ConfigMap": "images-cm"}}),
@@ -142,7 +142,11 @@ fn wrong_upgrades_are_refused_with_the_field_and_what_it_needs() {
         ),
         (
             json!({"imageURL": "https://user:pw@h/x"}),
-            "imageURL: must be a http://, https:// or file:/// URL",
+            "imageURL: must be a http:// or https:// URL",
+        ),
+        (
+            json!({"imageURL": "file:///dev/vda"}),
+            "an image in a file of the node is installed there",
         ),
         (json!({"imageURL": ""}), "imageURL: must be a http://"),
         (
@@ -330,7 +334,7 @@ proptest! {
     ) {
         let passes = |change: Value| upgrade(change).is_empty();
         prop_assert_eq!(passes(json!({"version": version})), version.parse::<Version>().is_ok(), "{}", version);
-        prop_assert_eq!(passes(json!({"imageURL": url})), check_image_url(&url).is_ok(), "{}", url);
+        prop_assert_eq!(passes(json!({"imageURL": url})), check_web_url(&url).is_ok(), "{}", url);
         prop_assert_eq!(passes(json!({"catalog": {"URL": url}})), check_web_url(&url).is_ok(), "{}", url);
         let drain = Drain { timeout: Some(duration.clone()), on_timeout: None };
         prop_assert_eq!(passes(json!({"rollout": {"drain": {"timeout": duration}}})), drain.timeout().is_ok(), "{}", duration);

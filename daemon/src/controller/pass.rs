@@ -86,7 +86,7 @@ impl Passes {
             .iter()
             .filter_map(|upgrade| {
                 let uid = upgrade.metadata.uid.clone()?;
-                let settled = settle(upgrade, readings.get(&uid));
+                let settled = settle(upgrade, readings.get(&uid), &snapshot.progress);
                 Some((uid, settled))
             })
             .collect();

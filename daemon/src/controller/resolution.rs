@@ -1,8 +1,12 @@
 //! Which image an upgrade means, fixed once.
 
+use std::sync::Arc;
+
 use kube::core::Selector;
-use slotd_crds::api::OSUpgrade;
+use slotd_crds::api::{OSUpgrade, OSUpgradeProgress};
+use slotd_crds::catalog::Found;
 use slotd_crds::image::Image;
+use slotd_crds::names::url_digest;
 use slotd_crds::resolve::{Reason, Rejection, resolve};
 use slotd_crds::version::Version;
 
@@ -34,13 +38,17 @@ pub(super) enum Meaning {
     Rejected { reason: String, message: String },
 }
 
-/// What an upgrade means. `reading` is of the catalog that it names, if it names one.
-pub(super) fn settle(upgrade: &OSUpgrade, reading: Option<&Reading>) -> Settled {
-    let catalog = reading.map(told).unwrap_or_default();
+/// What an upgrade means. `reading` is of the catalog that it names, if it names one, `told` what nodes were told already.
+pub(super) fn settle(
+    upgrade: &OSUpgrade,
+    reading: Option<&Reading>,
+    told: &[Arc<OSUpgradeProgress>],
+) -> Settled {
+    let catalog = reading.map(said_of).unwrap_or_default();
     let selector = upgrade.spec.node_selector.read();
     let meaning = match &selector {
         Err(error) => rejected(&Rejection::from(error.clone())),
-        Ok(_) => limits(upgrade).unwrap_or_else(|| meaning(upgrade, reading)),
+        Ok(_) => limits(upgrade).unwrap_or_else(|| meaning(upgrade, reading, told)),
     };
     Settled {
         meaning,
@@ -68,14 +76,24 @@ fn limits(upgrade: &OSUpgrade) -> Option<Meaning> {
         })
 }
 
-fn meaning(upgrade: &OSUpgrade, reading: Option<&Reading>) -> Meaning {
+fn meaning(
+    upgrade: &OSUpgrade,
+    reading: Option<&Reading>,
+    told: &[Arc<OSUpgradeProgress>],
+) -> Meaning {
     let status = upgrade.status.as_ref();
     let frozen = status
         .filter(|status| {
             status.resolved_from.as_deref() == Some(upgrade.spec.resolution_digest().as_str())
         })
         .and_then(|status| status.resolved.clone());
-    if let Some(image) = frozen {
+    if let Some(shown) = frozen {
+        let digest = status.and_then(|status| status.resolved_url_digest.as_deref());
+        let Some(image) = whole(upgrade, shown, digest, reading, told) else {
+            let message = "the whole URL of the image is known to its catalog alone, which does not name it any more, or cannot be \
+                           read";
+            return Meaning::Pending(message.to_owned());
+        };
         let blocks = |version: Version| {
             reading
                 .and_then(Reading::catalog)
@@ -98,6 +116,38 @@ fn meaning(upgrade: &OSUpgrade, reading: Option<&Reading>) -> Meaning {
     }
 }
 
+/// A frozen image with its whole URL, which the status does not show. None where nobody knows that any more.
+fn whole(
+    upgrade: &OSUpgrade,
+    shown: Image,
+    digest: Option<&str>,
+    reading: Option<&Reading>,
+    told: &[Arc<OSUpgradeProgress>],
+) -> Option<Image> {
+    let Some(digest) = digest else {
+        return Some(shown);
+    };
+    let given = upgrade.spec.image_url.as_deref();
+    let listed = || {
+        let catalog = reading?.catalog()?;
+        match catalog.find(&shown.version.parse().ok()?) {
+            Found::Image(image) => Some(image.url.as_str()),
+            _ => None,
+        }
+    };
+    let objects = told.iter().filter(|object| {
+        let source = object.spec.source_ref.as_ref();
+        source.is_some_and(|source| Some(&source.uid) == upgrade.metadata.uid.as_ref())
+    });
+    let url = given
+        .into_iter()
+        .chain(listed())
+        .chain(objects.map(|object| object.spec.image.url.as_str()))
+        .find(|url| url_digest(url) == digest)?
+        .to_owned();
+    Some(Image { url, ..shown })
+}
+
 fn resolved(upgrade: &OSUpgrade, catalog: Option<&slotd_crds::catalog::Catalog>) -> Meaning {
     match resolve(&upgrade.spec, catalog) {
         Ok(image) => Meaning::Found(image),
@@ -113,7 +163,7 @@ fn rejected(rejection: &Rejection) -> Meaning {
 }
 
 /// What is said of a catalog that is not in the document itself, and of its bad entries.
-fn told(reading: &Reading) -> Vec<Holds> {
+fn said_of(reading: &Reading) -> Vec<Holds> {
     let unreachable = |trouble: &Trouble| {
         Holds::new(
             "CatalogReachable",

@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 use slotd_crds::api::{OSUpgrade, OSUpgradeStatus, Phase};
+use slotd_crds::names::url_digest;
 use slotd_engine::rollout::{self, Halted, Outlook};
 
 use super::conditions::{Holds, find};
@@ -27,11 +28,21 @@ pub(super) fn wanted(
 ) -> OSUpgradeStatus {
     let before = upgrade.status.clone().unwrap_or_default();
     let generation = upgrade.metadata.generation;
-    let (resolved, digest) = match &settled.meaning {
+    let digest = upgrade.spec.resolution_digest();
+    let (resolved, digest, url_digest) = match &settled.meaning {
         Meaning::Frozen(image) | Meaning::Blocked(image) | Meaning::Found(image) => {
-            (Some(image.clone()), Some(upgrade.spec.resolution_digest()))
+            let shown = image.shown();
+            let hidden = shown.url != image.url;
+            let url = hidden.then(|| url_digest(&image.url));
+            (Some(shown), Some(digest), url)
         }
-        Meaning::Pending(_) | Meaning::Rejected { .. } => (None, None),
+        // Of what is frozen only a part is not known at present.
+        Meaning::Pending(_) if before.resolved_from.as_ref() == Some(&digest) => (
+            before.resolved.clone(),
+            Some(digest),
+            before.resolved_url_digest.clone(),
+        ),
+        Meaning::Pending(_) | Meaning::Rejected { .. } => (None, None, None),
     };
     let phase = match (&settled.meaning, outlook.phase) {
         (Meaning::Found(_), _) | (_, rollout::Phase::Accepted) => Phase::Accepted,
@@ -59,6 +70,7 @@ pub(super) fn wanted(
         phase: Some(phase),
         resolved,
         resolved_from: digest,
+        resolved_url_digest: url_digest,
         targets: count(outlook.targets, before.targets),
         ok: count(outlook.ok, before.ok),
         fail: count(outlook.fail, before.fail),
@@ -221,6 +233,7 @@ pub(super) fn patch(upgrade: &OSUpgrade, wanted: &OSUpgradeStatus) -> Option<Val
             "phase": wanted.phase,
             "resolved": wanted.resolved.as_ref().map(image),
             "resolvedFrom": wanted.resolved_from,
+            "resolvedURLDigest": wanted.resolved_url_digest,
             "targets": wanted.targets,
             "ok": wanted.ok,
             "fail": wanted.fail,

@@ -150,7 +150,11 @@ fn wrong(lab: &Lab) -> Result<()> {
         ),
         (
             json!({"imageURL": "ftp://host/x"}),
-            "must be a http://, https:// or file:/// URL",
+            "must be a http:// or https:// URL",
+        ),
+        (
+            json!({"imageURL": "file:///dev/vda"}),
+            "an image in a file of the node is installed there",
         ),
         (
             json!({"imageURL": "https://user:word@host/x"}),

@@ -91,7 +91,9 @@ fn survives(lab: &Lab) -> Result<()> {
         image("v1.1.0"),
         image("v1.2.0")
     );
-    server.serve(PATH, Body::Bytes(text.into_bytes().into()), Fault::None);
+    // The query is no part of what a path is served under.
+    let (path, _) = PATH.split_once('?').context("no query")?;
+    server.serve(path, Body::Bytes(text.into_bytes().into()), Fault::None);
     let url = server.url(PATH);
     let first = Controller::start(lab, "first")?;
     let before = Wish::apply(admin, "catalog-before", &url, "stable")?;

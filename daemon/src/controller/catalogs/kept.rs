@@ -11,7 +11,7 @@ use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 use slotd_crds::catalog::LIMIT;
-use slotd_crds::names::{CATALOGS_CONFIG_MAP, kept_catalog_key};
+use slotd_crds::names::{CATALOGS_CONFIG_MAP, url_digest};
 use tracing::warn;
 
 /// What this writes, and the oldest that reads it.
@@ -82,7 +82,7 @@ impl Keeper {
 
     /// Which are to be kept; what was kept of others goes with the next write.
     pub(super) fn want(&self, urls: &[&str]) {
-        let keys = urls.iter().map(|url| kept_catalog_key(url)).collect();
+        let keys = urls.iter().map(|url| url_digest(url)).collect();
         *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = keys;
     }
 
@@ -91,14 +91,14 @@ impl Keeper {
         let held = self.config_maps.get_opt(CATALOGS_CONFIG_MAP).await?;
         let packed = held
             .and_then(|map| map.binary_data)
-            .and_then(|mut data| data.remove(&kept_catalog_key(url)));
+            .and_then(|mut data| data.remove(&url_digest(url)));
         Ok(packed.and_then(|packed| Kept::unpack(&packed.0)))
     }
 
     /// Keeps a catalog, unless that is kept already.
     pub(super) async fn store(&self, url: &str, kept: &Kept) -> Result<(), kube::Error> {
         let _turn = self.turn.lock().await;
-        let key = kept_catalog_key(url);
+        let key = url_digest(url);
         for _ in 0..TRIES {
             let held = self.config_maps.get_opt(CATALOGS_CONFIG_MAP).await?;
             let wanted = self

@@ -6,6 +6,7 @@ use std::time::Duration;
 use reqwest::header::{ETAG, HeaderValue, IF_NONE_MATCH};
 use reqwest::{Client, StatusCode, redirect};
 use slotd_crds::catalog::{Catalog, LIMIT};
+use slotd_crds::image::shown_url as shown;
 use slotd_crds::resolve::Rejection;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -250,11 +251,6 @@ fn unreachable(error: reqwest::Error) -> Trouble {
         source = error.source();
     }
     Trouble { reason, message }
-}
-
-/// A URL without what may be secret in it.
-pub(super) fn shown(url: &str) -> &str {
-    url.split(['?', '#']).next().unwrap_or(url)
 }
 
 #[cfg(test)]

@@ -59,7 +59,12 @@ fn fleet(snapshot: &Snapshot) -> rollout::Fleet {
     let settled: BTreeMap<_, _> = snapshot
         .upgrades
         .iter()
-        .map(|upgrade| (upgrade.metadata.uid.clone().unwrap(), settle(upgrade, None)))
+        .map(|upgrade| {
+            (
+                upgrade.metadata.uid.clone().unwrap(),
+                settle(upgrade, None, &[]),
+            )
+        })
         .collect();
     snapshot.fleet(&settled)
 }
@@ -153,7 +158,10 @@ fn an_image_that_was_not_stored_before_is_not_told_to_nodes() {
     let mut value = upgrade("v1.35.1", json!({}));
     value["status"]["resolvedFrom"] = json!("of another spec");
     let upgrade = read::<OSUpgrade>(value);
-    assert!(matches!(settle(&upgrade, None).meaning, Meaning::Found(_)));
+    assert!(matches!(
+        settle(&upgrade, None, &[]).meaning,
+        Meaning::Found(_)
+    ));
     let snapshot = Snapshot {
         upgrades: vec![upgrade],
         ..Snapshot::default()

@@ -1,10 +1,13 @@
+use std::sync::Arc;
+
 use serde_json::json;
 use slotd_crds::api::{OSUpgrade, OSUpgradeProgress, OSUpgradeStatus, Phase};
 use slotd_engine::rollout::{Plan, ProgressUid, plan};
 
 use super::{patch, wanted};
+use crate::controller::catalogs::Reading;
 use crate::controller::conditions::Holds;
-use crate::controller::resolution::settle;
+use crate::controller::resolution::{Meaning, settle};
 use crate::controller::snapshot::Snapshot;
 use crate::controller::snapshot::tests::{node, progress, read, upgrade};
 use crate::controller::waiting;
@@ -12,7 +15,7 @@ use crate::controller::waiting;
 /// The plan for a snapshot of one upgrade, and the status that it is to have.
 fn of(snapshot: &Snapshot) -> (Plan, OSUpgradeStatus) {
     let upgrade = &snapshot.upgrades[0];
-    let settled = settle(upgrade, None);
+    let settled = settle(upgrade, None, &snapshot.progress);
     let plan = plan(&snapshot.fleet(&[("uid-u".to_owned(), settled.clone())].into()));
     let status = wanted(upgrade, &settled, &plan.upgrades[0], snapshot);
     (plan, status)
@@ -20,7 +23,7 @@ fn of(snapshot: &Snapshot) -> (Plan, OSUpgradeStatus) {
 
 /// What is to be written of those that wait.
 fn conditions(snapshot: &Snapshot, plan: &Plan) -> Vec<(ProgressUid, Holds)> {
-    let settled = settle(&snapshot.upgrades[0], None);
+    let settled = settle(&snapshot.upgrades[0], None, &snapshot.progress);
     waiting::changes(snapshot, &[("uid-u".to_owned(), settled)].into(), plan)
 }
 
@@ -54,7 +57,7 @@ fn a_status_is_written_only_when_it_says_something_else() {
     assert_eq!(patch(&snapshot.upgrades[0], &second), None);
     stored.metadata.generation = Some(4);
     snapshot.upgrades = vec![stored.into()];
-    let settled = settle(&snapshot.upgrades[0], None);
+    let settled = settle(&snapshot.upgrades[0], None, &snapshot.progress);
     let plan = plan(&snapshot.fleet(&[("uid-u".to_owned(), settled.clone())].into()));
     let third = wanted(
         &snapshot.upgrades[0],
@@ -185,7 +188,7 @@ fn what_an_upgrade_came_to_stays_when_its_nodes_follow_a_younger_one() {
     younger["metadata"]["uid"] = json!("uid-w");
     younger["metadata"]["creationTimestamp"] = json!("2026-12-01T00:00:00Z");
     snapshot.upgrades = vec![stored.into(), read(younger)];
-    let settled = |index: usize| settle(&snapshot.upgrades[index], None);
+    let settled = |index: usize| settle(&snapshot.upgrades[index], None, &snapshot.progress);
     let meanings = [
         ("uid-u".to_owned(), settled(0)),
         ("uid-w".to_owned(), settled(1)),
@@ -202,4 +205,90 @@ fn what_an_upgrade_came_to_stays_when_its_nodes_follow_a_younger_one() {
     assert_eq!(wanted(0).phase, Some(Phase::Completed));
     assert_eq!(counts(&wanted(0)), (Some(1), Some(1), Some(0)));
     assert_eq!(counts(&wanted(1)), (Some(1), Some(0), Some(0)));
+}
+
+/// One whose image has a query, as its status is stored.
+fn with_query(catalog: bool) -> (OSUpgrade, OSUpgradeStatus) {
+    let mut document = upgrade("v1.35.1", json!({}));
+    let url = "https://h/i.zst?token=hunter2";
+    if catalog {
+        let spec = document["spec"].as_object_mut().unwrap();
+        spec.remove("imageURL");
+        spec.remove("checksum");
+        spec.insert(
+            "catalog".to_owned(),
+            json!({ "URL": "https://h/images.yaml" }),
+        );
+    } else {
+        document["spec"]["imageURL"] = json!(url);
+    }
+    document["status"] = json!(null);
+    let mut upgrade = OSUpgrade::clone(&read(document));
+    let text = format!(
+        "images: [{{version: v1.35.1, url: '{url}', checksum: '{}'}}]",
+        "a".repeat(64)
+    );
+    let catalog = catalog.then(|| reading(&text));
+    let settled = settle(&upgrade, catalog.as_ref(), &[]);
+    let snapshot = Snapshot {
+        upgrades: vec![upgrade.clone().into()],
+        ..Snapshot::default()
+    };
+    let fleet = snapshot.fleet(&[("uid-u".to_owned(), settled.clone())].into());
+    let status = wanted(&upgrade, &settled, &plan(&fleet).upgrades[0], &snapshot);
+    upgrade.status = Some(status.clone());
+    (upgrade, status)
+}
+
+fn reading(text: &str) -> Reading {
+    let catalog = slotd_crds::catalog::Catalog::parse(text.as_bytes(), 1 << 20).unwrap();
+    Reading::Read(catalog.into(), None)
+}
+
+#[test]
+fn a_query_is_shown_to_nobody_and_told_to_the_nodes() {
+    for catalog in [false, true] {
+        let (upgrade, status) = with_query(catalog);
+        let text = serde_json::to_string(&status).unwrap();
+        assert!(!text.contains("hunter2"), "{text}");
+        assert_eq!(status.resolved.as_ref().unwrap().url, "https://h/i.zst");
+        let whole = |reading: Option<&Reading>, told: &[Arc<OSUpgradeProgress>]| match settle(
+            &upgrade, reading, told,
+        )
+        .meaning
+        {
+            Meaning::Frozen(image) => image.url,
+            other => format!("{other:?}"),
+        };
+        let url = "https://h/i.zst?token=hunter2";
+        if !catalog {
+            assert_eq!(whole(None, &[]), url);
+            continue;
+        }
+        let entry = |url: &str| {
+            reading(&format!(
+                "images: [{{version: v1.35.1, url: '{url}', checksum: '{}'}}]",
+                "a".repeat(64)
+            ))
+        };
+        assert_eq!(whole(Some(&entry(url)), &[]), url);
+        // The catalog has another by now: what a node was told of this very upgrade is known.
+        let other = entry("https://h/i.zst?token=other");
+        let mut object = progress("n1", json!(null));
+        object["spec"]["image"]["url"] = json!(url);
+        let told = [read(object)];
+        assert_eq!(whole(Some(&other), &told), url);
+        // Nobody knows it: no node is told of another, and what is frozen stays.
+        let pending = settle(&upgrade, Some(&other), &[]);
+        assert!(matches!(pending.meaning, Meaning::Pending(_)));
+        let snapshot = Snapshot {
+            upgrades: vec![upgrade.clone().into()],
+            ..Snapshot::default()
+        };
+        let fleet = snapshot.fleet(&[("uid-u".to_owned(), pending.clone())].into());
+        let kept = wanted(&upgrade, &pending, &plan(&fleet).upgrades[0], &snapshot);
+        assert_eq!(kept.resolved, status.resolved);
+        assert_eq!(kept.resolved_url_digest, status.resolved_url_digest);
+        assert_eq!(kept.resolved_from, status.resolved_from);
+    }
 }
