@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::artifacts::{Image, repository};
-use crate::cluster::{APP, Client, ControlPlane, wait_until};
+use crate::cluster::{APP, Client, ControlPlane, wait_until_every};
 use crate::images::NODE_OLD;
 use crate::lab::Lab;
 use crate::server::Server;
@@ -19,6 +19,9 @@ const CONFIGURATION: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 150s}
 
 /// The user that the manifests give the controller's rights to.
 const CONTROLLER: &str = "slotd-controller";
+
+/// Between two looks by kubectl, which takes what the machines need, too.
+pub const PAUSE: Duration = Duration::from_secs(1);
 
 /// What the pods of [`VmFleet::deploy`] belong to, and the budget for them.
 pub const DEPLOYMENT: &str = "app";
@@ -51,7 +54,7 @@ impl VmNode {
         patience: Duration,
         holds: impl Fn(&Value) -> bool,
     ) -> Result<Value> {
-        wait_until(&format!("{} {what}", self.name), patience, || {
+        wait_until_every(PAUSE, &format!("{} {what}", self.name), patience, || {
             let status = self.status()?;
             ensure!(holds(&status), "slotd status says {status:#}");
             Ok(status)
@@ -159,7 +162,7 @@ impl VmFleet {
         });
         self.admin().apply(&deployment.to_string())?;
         self.set_budget(may_be_missing)?;
-        wait_until("the pods", self.patience, || {
+        wait_until_every(PAUSE, "the pods", self.patience, || {
             let deployment = self.admin().json(&["get", "deployment", DEPLOYMENT])?;
             let ready = &deployment["status"]["readyReplicas"];
             ensure!(
@@ -225,7 +228,7 @@ impl VmFleet {
 
     /// Waits until an upgrade has chosen the node that goes first, and returns its place among the nodes.
     pub fn first(&self, upgrade: &str) -> Result<usize> {
-        wait_until("a node that goes first", self.patience, || {
+        wait_until_every(PAUSE, "a node that goes first", self.patience, || {
             let activated = self.nodes.iter().position(|node| {
                 self.progress(upgrade, node.name)
                     .is_ok_and(|progress| progress["spec"]["action"] == "Activate")
@@ -271,7 +274,7 @@ impl VmFleet {
                 self.tables().unwrap_or_default()
             );
             self.plane.alive()?;
-            std::thread::sleep(Duration::from_millis(500));
+            std::thread::sleep(PAUSE);
         }
     }
 
@@ -284,7 +287,7 @@ impl VmFleet {
     /// Waits until every node is Ready and schedulable and has told of its agent.
     pub fn wait_until_available(&self) -> Result<()> {
         let labels = format!("{FLEET_LABEL}=vm,monok8s.io/agent=true");
-        wait_until("all nodes with their agents", self.patience, || {
+        wait_until_every(PAUSE, "all nodes with their agents", self.patience, || {
             let list = self
                 .admin()
                 .json(&["get", "nodes", "--selector", &labels])?;

@@ -25,7 +25,13 @@ pub use programs::{Program, Programs};
 pub(crate) use service::Service;
 
 /// Looks again and again until a look succeeds; the error of the last one says what was missing.
-pub fn wait_until<T>(
+pub fn wait_until<T>(what: &str, patience: Duration, look: impl FnMut() -> Result<T>) -> Result<T> {
+    wait_until_every(Duration::from_millis(50), what, patience, look)
+}
+
+/// The same with a pause between two looks, for those that take processor time from what is waited for.
+pub fn wait_until_every<T>(
+    pause: Duration,
     what: &str,
     patience: Duration,
     mut look: impl FnMut() -> Result<T>,
@@ -38,7 +44,7 @@ pub fn wait_until<T>(
                 return Err(error)
                     .with_context(|| format!("waited {} s in vain: {what}", patience.as_secs()));
             }
-            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            Err(_) => std::thread::sleep(pause),
         }
     }
 }

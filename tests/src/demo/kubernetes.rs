@@ -19,7 +19,7 @@ const PODS: usize = 3;
 const MAY_BE_MISSING: usize = 1;
 
 /// Between two looks at the tables.
-const INTERVAL: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Shows it all; with `keep` the cluster stays until Ctrl-C.
 pub fn run(lab: &Lab, keep: bool) -> Result<()> {

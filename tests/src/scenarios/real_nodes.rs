@@ -6,11 +6,11 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::{on_nodes, proved_on_nodes};
-use crate::cluster::wait_until;
+use crate::cluster::wait_until_every;
 use crate::images::{NODE_NEW, NODE_WITHOUT_KUBELET};
 use crate::lab::Lab;
 use crate::runner::Test;
-use crate::vm_fleet::{DEPLOYMENT, VmFleet};
+use crate::vm_fleet::{DEPLOYMENT, PAUSE, VmFleet};
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
@@ -84,7 +84,8 @@ fn document(lab: &Lab) -> Result<()> {
 
 /// Waits until a node's drain is held up, and the node's own word names the pod and the budget.
 fn budget_refuses(fleet: &VmFleet, upgrade: &str) -> Result<()> {
-    wait_until(
+    wait_until_every(
+        PAUSE,
         "a drain that a budget refuses",
         fleet.patience() * 2,
         || {
@@ -196,7 +197,7 @@ fn without_api_server(lab: &Lab) -> Result<()> {
     let upgrade = "without-api-server";
     let patience = fleet.patience();
     fleet.admin().apply(&fleet.document(upgrade, &image)?)?;
-    let first = wait_until("a node that writes", patience, || {
+    let first = wait_until_every(PAUSE, "a node that writes", patience, || {
         let writing = fleet.nodes.iter().position(|node| {
             fleet
                 .progress(upgrade, node.name)
