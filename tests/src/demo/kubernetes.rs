@@ -103,7 +103,7 @@ fn upgrade(
         "\n$ kubectl apply --filename osupgrade.yaml\n{}",
         fleet.admin().apply(&document)?
     );
-    println!("$ kubectl get osupgrades,osupgradeprogress,nodes --watch");
+    say("kubectl get osupgrades,osupgradeprogress,nodes: each row when it changes");
     let began = Instant::now();
     let deadline = began + fleet.patience() * 8;
     let mut before = BTreeSet::new();
