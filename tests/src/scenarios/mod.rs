@@ -6,6 +6,7 @@ mod api;
 mod catalogs;
 mod control_plane;
 mod controller_access;
+mod deaf;
 mod health;
 mod loops;
 mod power_cuts;
@@ -33,6 +34,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(stand_ins::tests());
     tests.extend(agent::tests());
     tests.extend(agent_trouble::tests());
+    tests.extend(deaf::tests());
     tests.extend(rollout::tests());
     tests.extend(rollout_rules::tests());
     tests.extend(reference_disk::tests());
