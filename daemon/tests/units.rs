@@ -189,7 +189,8 @@ fn presets_enable_units_that_can_be_enabled() {
         [
             "slotd.service",
             "slotd-health.service",
-            "slotd-confirm.service"
+            "slotd-confirm.service",
+            "slotd-controller.service",
         ]
     );
     for unit in enabled {

@@ -26,13 +26,16 @@ use serde_json::{Value, json};
 
 const HEAD: &str = "# Generated from the types in crds/src; written by\n#   UPDATE_MANIFESTS=1 cargo test -p slotd-crds --test manifests\n";
 
+/// A generated file's name, and its documents.
+type File = (String, Vec<Value>);
+
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("manifests")
 }
 
 /// Every generated file with its documents.
-fn files() -> Vec<(String, Vec<Value>)> {
-    let mut files: Vec<(String, Vec<Value>)> = definitions::definitions()
+fn files() -> Vec<File> {
+    let mut files: Vec<File> = definitions::definitions()
         .into_iter()
         .map(|definition| {
             let plural = definition["spec"]["names"]["plural"].as_str().unwrap();
@@ -53,7 +56,7 @@ fn files() -> Vec<(String, Vec<Value>)> {
 }
 
 /// The files of the Deployment.
-fn deployment_files() -> Vec<(String, Vec<Value>)> {
+fn deployment_files() -> Vec<File> {
     let name = "deployment.yaml".to_owned();
     let kustomization = json!({
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -67,7 +70,7 @@ fn deployment_files() -> Vec<(String, Vec<Value>)> {
 }
 
 /// Both folders with their generated files.
-fn folders() -> [(PathBuf, Vec<(String, Vec<Value>)>); 2] {
+fn folders() -> [(PathBuf, Vec<File>); 2] {
     let beside = folder().with_file_name("deployment");
     [(folder(), files()), (beside, deployment_files())]
 }

@@ -89,7 +89,7 @@ pub(super) fn bindings(view: &View<'_>, planned: &[Write]) -> Vec<Write> {
                 .any(|progress| progress.uid == *uid),
             _ => false,
         });
-        upgrade.bound && !held && !busy && !(begins && !upgrade.deleting)
+        upgrade.bound && !held && !busy && (!begins || upgrade.deleting)
     });
     writes.extend(upgrades.map(|upgrade| Write::UnbindUpgrade(upgrade.uid.clone())));
     writes
