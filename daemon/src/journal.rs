@@ -6,6 +6,9 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+/// Its own line for each answer that is no success, budgets that keep a pod included: whoever asked tells of it, and only once.
+const UNTOLD: &str = "kube_client::client::builder=off";
+
 /// Starts logging. `SLOTD_LOG` chooses what is told, as `RUST_LOG` does elsewhere; else it is `default`.
 ///
 /// # Errors
@@ -13,7 +16,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 pub fn start(default: &str) -> anyhow::Result<()> {
     let filter = match std::env::var("SLOTD_LOG") {
         Ok(filter) => EnvFilter::try_new(filter)?,
-        Err(_) => EnvFilter::try_new(default)?,
+        Err(_) => EnvFilter::try_new(format!("{default},{UNTOLD}"))?,
     };
     let registry = tracing_subscriber::registry().with(filter);
     if std::env::var_os("JOURNAL_STREAM").is_some() {

@@ -7,6 +7,10 @@ use crate::error::causes;
 /// An error of a request: the server's own sentence, where there is one.
 pub(crate) fn error(error: &kube::Error) -> String {
     match error {
+        // `Unauthorized` alone says little to who does not know the word.
+        kube::Error::Api(status) if status.code == 401 => {
+            "the credential is not accepted (401 Unauthorized)".to_owned()
+        }
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
         other => causes(other),
     }

@@ -100,6 +100,7 @@ impl PodDrainer {
         let timeout = Duration::from_secs(drain.timeout);
         let mut evictions = Evictions::new(client, &node);
         loop {
+            self.renew(&mut evictions);
             let left = match evictions.round().await {
                 Ok(left) if left.is_empty() => return Ok(()),
                 Ok(left) => left,
@@ -121,6 +122,13 @@ impl PodDrainer {
             say(format!("draining: {waits}"));
             let rest = timeout.saturating_sub(begun.elapsed());
             tokio::time::sleep(evictions.pause().min(rest)).await;
+        }
+    }
+
+    /// Lets evictions speak with the credential that there is now: it may have been renewed since.
+    fn renew(&self, evictions: &mut Evictions) {
+        if let Some(identity) = self.identity.borrow().as_ref() {
+            evictions.client = identity.client.clone();
         }
     }
 
@@ -427,6 +435,27 @@ mod tests {
         assert!(matches!(thread.await.unwrap(), Err(Trouble::Stopped)));
         let landed = tokio::time::timeout(Duration::from_secs(20), lender.landed.notified());
         assert!(landed.await.is_ok(), "nobody was told");
+    }
+
+    #[tokio::test]
+    async fn a_credential_that_is_renewed_while_pods_leave_is_used() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let renewed = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = |listener: &TcpListener| format!("http://{}", listener.local_addr().unwrap());
+        let (old, new) = (for_tests(&at(&silent)), for_tests(&at(&renewed)));
+        let (drainer, lender) = PodDrainer::new(Handle::current());
+        lender.identity.send_replace(Some(old.clone()));
+        lender.name("o");
+        let mut evictions = Evictions::new(old.client, "n1");
+        drainer.renew(&mut evictions);
+        lender.identity.send_replace(Some(new));
+        drainer.renew(&mut evictions);
+        renewed.set_nonblocking(false).unwrap();
+        let asked = std::thread::spawn(move || drop(renewed.accept().unwrap()));
+        assert!(evictions.round().await.is_err());
+        asked.join().unwrap();
+        silent.set_nonblocking(true).unwrap();
+        assert!(silent.accept().is_err(), "the old one was used");
     }
 
     #[tokio::test]

@@ -1,12 +1,12 @@
 //! What goes wrong between a node and its cluster.
 
-use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use kube::runtime::watcher;
 use thiserror::Error;
 
+use crate::credential::CredentialError;
 use crate::error::ErrorKind;
 use crate::said;
 
@@ -22,24 +22,9 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Why the cluster could not be asked or told.
 #[derive(Debug, Error)]
 pub enum ClusterError {
-    /// The kubeconfig cannot be read.
-    #[error("cannot read the kubeconfig {path}: {source}", path = path.display())]
-    Kubeconfig {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: Box<kube::config::KubeconfigError>,
-    },
-    /// A file that the kubeconfig names cannot be read.
-    #[error("cannot read {path}, which the kubeconfig names: {source}", path = path.display())]
-    Credential {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
+    /// The credential cannot be read.
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
     /// The credential is no node's.
     #[error("the credential in {path} is no node's: {reason}", path = path.display())]
     NoNode {
@@ -112,11 +97,9 @@ impl ClusterError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Kubeconfig { .. }
-            | Self::Credential { .. }
-            | Self::Api { .. }
-            | Self::Silent { .. }
-            | Self::Unwatchable => ErrorKind::Retry,
+            Self::Credential(_) | Self::Api { .. } | Self::Silent { .. } | Self::Unwatchable => {
+                ErrorKind::Retry
+            }
 
             Self::NoNode { .. } => ErrorKind::Configuration,
         }

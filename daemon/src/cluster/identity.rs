@@ -1,14 +1,15 @@
 //! Who the node is in its cluster: the kubelet's kubeconfig, its client certificate, and the name in it.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use jiff::Timestamp;
 use kube::Client;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use x509_parser::pem::Pem;
 
 use super::error::{ANSWER, ClusterError};
+use crate::credential::{self, CredentialError, Material, beside, user};
+use crate::pace;
 
 /// What a node's user is called in front of its name (the Node authorizer's rule).
 const NODE_USER: &str = "system:node:";
@@ -21,80 +22,47 @@ pub(super) struct Identity {
     pub(super) node: String,
     /// What the credential was made of, to be compared.
     pub(super) material: Material,
+    /// Until when its certificate is valid.
+    expires: Option<Timestamp>,
 }
 
-/// The bytes of the kubeconfig and of the files that it names.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Material(Vec<Vec<u8>>);
+impl Identity {
+    /// What went wrong, and what is known of the credential where it was not accepted.
+    pub(super) fn explain(&self, error: &ClusterError) -> String {
+        match self.expires {
+            Some(end) if error.code() == Some(401) && end < Timestamp::now() => {
+                format!("{error}: this node's client certificate expired at {end:.0}")
+            }
+            _ => error.to_string(),
+        }
+    }
+}
 
 /// Reads the kubeconfig and makes a client. Reads the files anew each time, so that a renewed certificate is used.
 ///
 /// # Errors
 /// [`ClusterError`], with the file.
 pub(super) async fn load(path: &Path) -> Result<Identity, ClusterError> {
-    let trouble = |source| ClusterError::Kubeconfig {
-        path: path.to_owned(),
-        source: Box::new(source),
-    };
-    let kubeconfig = Kubeconfig::read_from(path).map_err(trouble)?;
+    let material = Material::read(path)?;
+    let kubeconfig = Kubeconfig::read_from(path).map_err(CredentialError::kubeconfig(path))?;
     let user = user(&kubeconfig);
     let certificate = certificate(path, user.as_ref())?;
     let node = node_name(&certificate).map_err(|reason| ClusterError::NoNode {
         path: path.to_owned(),
         reason,
     })?;
-    let material = material(path)?;
     let mut config =
         kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
             .await
-            .map_err(trouble)?;
+            .map_err(CredentialError::kubeconfig(path))?;
     config.connect_timeout = Some(ANSWER);
-    // A 429 of the Eviction API is an answer, and pauses are ours.
-    config.default_retry = false;
-    let client = Client::try_from(config).map_err(ClusterError::api("make a client"))?;
+    let client = pace::client(config).map_err(ClusterError::api("make a client"))?;
     Ok(Identity {
         client,
         node,
         material,
+        expires: expires(&certificate),
     })
-}
-
-/// The bytes of the kubeconfig and of the files that it names, as they are now.
-///
-/// # Errors
-/// When one of them cannot be read.
-pub(super) fn material(path: &Path) -> Result<Material, ClusterError> {
-    let mut bytes = vec![read(path)?];
-    let kubeconfig = Kubeconfig::read_from(path).map_err(|source| ClusterError::Kubeconfig {
-        path: path.to_owned(),
-        source: Box::new(source),
-    })?;
-    let user = user(&kubeconfig).unwrap_or_default();
-    let clusters = kubeconfig.clusters.into_iter();
-    let authorities = clusters.filter_map(|named| named.cluster?.certificate_authority);
-    for file in [user.client_certificate, user.client_key]
-        .into_iter()
-        .flatten()
-        .chain(authorities)
-    {
-        bytes.push(read(&beside(path, &file))?);
-    }
-    Ok(Material(bytes))
-}
-
-/// The user of the current context.
-fn user(kubeconfig: &Kubeconfig) -> Option<AuthInfo> {
-    let context = kubeconfig.current_context.as_ref()?;
-    let context = kubeconfig
-        .contexts
-        .iter()
-        .find(|named| named.name == *context)?;
-    let name = context.context.as_ref()?.user.as_ref()?;
-    let user = kubeconfig
-        .auth_infos
-        .iter()
-        .find(|named| named.name == *name)?;
-    user.auth_info.clone()
 }
 
 /// The client certificate, PEM.
@@ -111,7 +79,7 @@ fn certificate(path: &Path, user: Option<&AuthInfo>) -> Result<Vec<u8>, ClusterE
         .client_certificate
         .as_ref()
         .ok_or_else(|| none("it has no client certificate, whose name would tell the node"))?;
-    read(&beside(path, file))
+    Ok(credential::read(&beside(path, file))?)
 }
 
 fn decode(data: &str) -> Option<Vec<u8>> {
@@ -120,24 +88,22 @@ fn decode(data: &str) -> Option<Vec<u8>> {
     base64::prelude::BASE64_STANDARD.decode(packed).ok()
 }
 
-/// A file as a kubeconfig names it: relative to the kubeconfig's own folder.
-fn beside(kubeconfig: &Path, file: &str) -> PathBuf {
-    kubeconfig.parent().unwrap_or(Path::new("/")).join(file)
+/// The end of a certificate's time.
+fn expires(pem: &[u8]) -> Option<Timestamp> {
+    let block = first(pem)?;
+    let certificate = block.parse_x509().ok()?;
+    Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, ClusterError> {
-    fs::read(path).map_err(|source: io::Error| ClusterError::Credential {
-        path: path.to_owned(),
-        source,
-    })
+fn first(pem: &[u8]) -> Option<Pem> {
+    Pem::iter_from_buffer(pem)
+        .filter_map(Result::ok)
+        .find(|block| block.label == "CERTIFICATE")
 }
 
 /// The node that a certificate speaks for: its common name is `system:node:NAME`.
 fn node_name(pem: &[u8]) -> Result<String, String> {
-    let certificate = Pem::iter_from_buffer(pem)
-        .filter_map(Result::ok)
-        .find(|block| block.label == "CERTIFICATE")
-        .ok_or("there is no certificate in it")?;
+    let certificate = first(pem).ok_or("there is no certificate in it")?;
     let parsed = certificate
         .parse_x509()
         .map_err(|error| format!("its certificate cannot be read: {error}"))?;
@@ -160,7 +126,8 @@ pub(super) fn for_tests(server: &str) -> Identity {
     Identity {
         client: Client::try_from(config).unwrap(),
         node: "n1".to_owned(),
-        material: Material(Vec::new()),
+        material: Material::none(),
+        expires: None,
     }
 }
 
@@ -170,11 +137,18 @@ mod tests {
 
     use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 
-    use super::{load, material, node_name};
+    use super::{Identity, expires, for_tests, load, node_name};
+    use crate::cluster::error::ClusterError;
+    use crate::credential::Material;
 
     fn certificate(name: &str) -> (String, String) {
+        certificate_until(name, 2100)
+    }
+
+    fn certificate_until(name: &str, year: i32) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let mut parameters = CertificateParams::new(Vec::new()).unwrap();
+        parameters.not_after = rcgen::date_time_ymd(year, 1, 1);
         parameters.distinguished_name = DistinguishedName::new();
         parameters.distinguished_name.push(DnType::CommonName, name);
         let certificate = parameters.self_signed(&key).unwrap();
@@ -203,6 +177,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn why_a_credential_is_not_accepted_is_said_where_it_is_known() {
+        let refused = |code: u16| {
+            let text =
+                format!(r#"{{"status": "Failure", "message": "Unauthorized", "code": {code}}}"#);
+            let status = serde_json::from_str(&text).unwrap();
+            ClusterError::api("write")(kube::Error::Api(status))
+        };
+        let said = |year: i32, code: u16| {
+            let pem = certificate_until("system:node:n1", year).0;
+            let identity = Identity {
+                expires: expires(pem.as_bytes()),
+                ..for_tests("http://127.0.0.1:1")
+            };
+            identity.explain(&refused(code))
+        };
+        let end = "this node's client certificate expired at 2020-01-01T00:00:00Z";
+        assert!(said(2020, 401).ends_with(end), "{}", said(2020, 401));
+        for (year, code) in [(2100, 401), (2020, 403)] {
+            assert!(!said(year, code).contains("expired"), "{year} {code}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_renewed_certificate_beside_the_kubeconfig_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("kubelet.conf");
@@ -223,12 +220,12 @@ mod tests {
         renew("system:node:n1");
         let identity = load(&path).await.unwrap();
         assert_eq!(identity.node, "n1");
-        assert!(identity.material == material(&path).unwrap());
+        assert!(identity.material == Material::read(&path).unwrap());
         renew("system:node:n1");
-        assert!(identity.material != material(&path).unwrap());
+        assert!(identity.material != Material::read(&path).unwrap());
         // The cluster's own certificate may be another one, too.
         let identity = load(&path).await.unwrap();
         renew_authority();
-        assert!(identity.material != material(&path).unwrap());
+        assert!(identity.material != Material::read(&path).unwrap());
     }
 }

@@ -28,6 +28,7 @@ use super::watch::Watch;
 use super::wish::{Judgement, Running, choose, is_for, judge};
 use crate::agent::{AgentHandle, Snapshot};
 use crate::backoff::Backoff;
+use crate::credential::Material;
 use crate::error::ErrorKind;
 
 /// Between two looks at whether there is a kubeconfig by now: a node that stands alone is not to be woken for nothing.
@@ -35,6 +36,9 @@ const KUBECONFIG: Duration = Duration::from_secs(120);
 
 /// Between two looks at whether the credential was renewed; a kubelet renews it days before it expires.
 const CREDENTIAL: Duration = Duration::from_secs(60);
+
+/// The same while the cluster is in trouble, for which an old credential may be the reason.
+const CREDENTIAL_SOON: Duration = Duration::from_secs(5);
 
 /// Between two looks at what somebody may have changed without our hearing of it.
 const RESYNC: Duration = Duration::from_secs(300);
@@ -168,7 +172,10 @@ impl<'a> Side<'a> {
                         }
                         due = due.min(no_earlier.max(Instant::now() + TOGETHER));
                     }
-                    Err(error) => watching.warn(&error.to_string()),
+                    Err(error) => {
+                        watching.warn(&identity.explain(&error));
+                        renewed = renewed.min(Instant::now() + CREDENTIAL_SOON);
+                    }
                 },
                 () = lender.landed.notified() => {
                     // What nobody waits for any more is taken back, if it was a cordon.
@@ -186,7 +193,8 @@ impl<'a> Side<'a> {
                             pause
                         }
                         Err(error) => {
-                            told.warn(&error.to_string());
+                            told.warn(&identity.explain(&error));
+                            renewed = renewed.min(Instant::now() + CREDENTIAL_SOON);
                             // Whatever it was, the Node is looked at anew.
                             self.node = None;
                             let pause = backoff.failed();
@@ -197,9 +205,11 @@ impl<'a> Side<'a> {
                     due = Instant::now() + pause;
                 }
                 () = sleep_until(renewed) => {
-                    renewed = Instant::now() + CREDENTIAL;
+                    let trouble = told.lasts() || watching.lasts();
+                    let pause = if trouble { CREDENTIAL_SOON } else { CREDENTIAL };
+                    renewed = Instant::now() + pause;
                     // One that cannot be read now is being written: the one in use goes on.
-                    if identity::material(path).is_ok_and(|material| material != identity.material) {
+                    if Material::read(path).is_ok_and(|material| material != identity.material) {
                         info!("the credential was renewed");
                         return;
                     }
@@ -220,6 +230,10 @@ impl<'a> Side<'a> {
                 // Looked at anew; kept, should it not be seen.
                 *at = None;
             }
+        }
+        if self.watch.went() {
+            // The Node that it was for may have gone before it, and another one of its name be there by now.
+            self.node = None;
         }
         let (facts, running) = self.facts(&snapshot).await;
         let kept = self.keep_node(&snapshot, &facts).await;

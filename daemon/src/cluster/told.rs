@@ -21,6 +21,11 @@ impl<'a> Told<'a> {
         }
     }
 
+    /// Whether there is one.
+    pub(super) fn lasts(&self) -> bool {
+        self.said.is_some()
+    }
+
     pub(super) fn warn(&mut self, trouble: &str) {
         if self.said.as_deref() != Some(trouble) {
             warn!(trouble, condition = self.kind, "the cluster");

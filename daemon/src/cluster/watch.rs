@@ -18,6 +18,8 @@ pub(super) struct Watch {
     /// What a list in progress has brought so far.
     list: BTreeMap<String, OSUpgradeProgress>,
     complete: bool,
+    /// Whether an object went since it was asked last.
+    went: bool,
 }
 
 impl Watch {
@@ -30,6 +32,7 @@ impl Watch {
             objects: BTreeMap::new(),
             list: BTreeMap::new(),
             complete: false,
+            went: false,
         }
     }
 
@@ -49,7 +52,9 @@ impl Watch {
                 Event::Init => self.list.clear(),
                 Event::InitApply(object) => keep(&mut self.list, object),
                 Event::InitDone => {
-                    self.objects = std::mem::take(&mut self.list);
+                    let before =
+                        std::mem::replace(&mut self.objects, std::mem::take(&mut self.list));
+                    self.went |= before.keys().any(|uid| !self.objects.contains_key(uid));
                     self.complete = true;
                     return Ok(());
                 }
@@ -59,12 +64,17 @@ impl Watch {
                 }
                 Event::Delete(object) => {
                     if let Some(uid) = object.metadata.uid {
-                        self.objects.remove(&uid);
+                        self.went |= self.objects.remove(&uid).is_some();
                     }
                     return Ok(());
                 }
             }
         }
+    }
+
+    /// Whether an object went since this was asked last.
+    pub(super) fn went(&mut self) -> bool {
+        std::mem::take(&mut self.went)
     }
 
     /// All objects of the node; `None` before the first list was complete, when an object that is not here may still exist.

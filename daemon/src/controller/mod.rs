@@ -13,6 +13,7 @@ mod events;
 mod pass;
 mod resolution;
 mod service;
+mod session;
 mod silent;
 mod snapshot;
 mod status;

@@ -1,12 +1,10 @@
 //! The controller as a service.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::Client;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
@@ -16,6 +14,7 @@ use tracing::{info, warn};
 use super::access::Connection;
 use super::election::Candidate;
 use super::pass::{Next, Passes};
+use super::session::Session;
 use crate::backoff::{Backoff, jittered};
 use crate::said;
 
@@ -41,25 +40,36 @@ pub fn run(connection: &Connection) -> anyhow::Result<()> {
 async fn serve(connection: &Connection) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let client = connect(connection).await?;
+    let mut session = Session::open(connection.kubeconfig.as_deref()).await?;
     let identity = identity();
     let namespace = connection.namespace.as_str();
-    let (sender, leads) = watch::channel(false);
-    let candidate = Candidate::new(client.clone(), namespace, identity.clone());
-    let mut election = tokio::spawn(candidate.run(sender));
     tell(&[NotifyState::Ready, NotifyState::Status("Started")]);
-    let told = tokio::select! {
-        _ = terminate.recv() => true,
-        _ = interrupt.recv() => true,
-        _ = &mut election => false,
-        () = ping() => false,
-        () = work(&client, namespace, &identity, leads.clone()) => false,
+    let (client, leads) = loop {
+        let client = session.client();
+        info!(server = %session.server(), namespace, "the cluster");
+        let (sender, leads) = watch::channel(false);
+        let candidate = Candidate::new(client.clone(), namespace, identity.clone());
+        let mut election = tokio::spawn(candidate.run(sender));
+        let end = tokio::select! {
+            _ = terminate.recv() => End::Told,
+            _ = interrupt.recv() => End::Told,
+            _ = &mut election => End::Broken,
+            () = ping() => End::Broken,
+            () = work(&client, namespace, &identity, leads.clone()) => End::Broken,
+            renewed = session.renewed() => End::Renewed(renewed),
+        };
+        election.abort();
+        match end {
+            End::Told => break (client, leads),
+            End::Broken => {
+                tell(&[NotifyState::Stopping]);
+                bail!("a part of the controller ended by itself");
+            }
+            // All begins anew, and with the Lease that is this one's still.
+            End::Renewed(renewed) => session = renewed,
+        }
     };
     tell(&[NotifyState::Stopping]);
-    election.abort();
-    if !told {
-        bail!("a part of the controller ended by itself");
-    }
     info!("stopping");
     if *leads.borrow() {
         // Not for long: it runs out by itself.
@@ -67,6 +77,16 @@ async fn serve(connection: &Connection) -> anyhow::Result<()> {
         let _ = tokio::time::timeout(Duration::from_secs(5), release).await;
     }
     Ok(())
+}
+
+/// Why the work with one credential ends.
+enum End {
+    /// By a signal.
+    Told,
+    /// By itself, which it never does.
+    Broken,
+    /// The credential was renewed.
+    Renewed(Session),
 }
 
 /// Passes, as long as this one leads. Never ends.
@@ -128,23 +148,6 @@ async fn ping() {
         tokio::time::sleep(pause).await;
         tell(&[NotifyState::Watchdog]);
     }
-}
-
-async fn connect(connection: &Connection) -> anyhow::Result<Client> {
-    let config = match &connection.kubeconfig {
-        Some(path) => from_file(path).await?,
-        None => Config::incluster().context("cannot use the service account of a pod")?,
-    };
-    info!(server = %config.cluster_url, namespace = connection.namespace, "the cluster");
-    Client::try_from(config).context("cannot use the credential")
-}
-
-async fn from_file(path: &Path) -> anyhow::Result<Config> {
-    let kubeconfig =
-        Kubeconfig::read_from(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .with_context(|| format!("cannot use {}", path.display()))
 }
 
 /// A name that no other candidate has: the host's, and what no two processes share there.

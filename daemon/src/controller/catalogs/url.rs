@@ -20,7 +20,7 @@ use crate::said;
 /// How often it is looked for a new one.
 const INTERVAL: Duration = Duration::from_secs(300);
 /// One answer, its body included.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
 const CONNECTING: Duration = Duration::from_secs(10);
 
 /// Fetches one catalog until it is dropped.
