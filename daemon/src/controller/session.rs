@@ -126,7 +126,10 @@ mod tests {
     /// Whether another credential was found after so many looks, and where it leads.
     async fn renewed(session: &Session, looks: u32) -> Option<String> {
         let renewed = tokio::time::timeout(LOOK * looks, session.renewed_at(LOOK));
-        renewed.await.ok().map(|session| session.server().to_owned())
+        renewed
+            .await
+            .ok()
+            .map(|session| session.server().to_owned())
     }
 
     #[tokio::test]

@@ -13,7 +13,7 @@ use serde_json::Value;
 /// A request that the API server answered; a watch is one, too, when it ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiRequest {
-    /// Whose credential it came with.
+    /// Whose credential it came with; empty for one that was not accepted.
     pub user: String,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` and so on.
     pub verb: String,
@@ -39,8 +39,9 @@ impl ApiRequest {
 
     fn read(line: &str) -> Result<Option<Self>> {
         let event: Value = serde_json::from_str(line).context("a line of the audit log")?;
-        // A watch is told at its start, too.
-        if event["stage"] != "ResponseComplete" {
+        // A watch is told at its start, too; what comes with a credential that is not accepted, at its start only.
+        let refused = event["responseStatus"]["code"] == 401;
+        if event["stage"] != "ResponseComplete" && !refused {
             return Ok(None);
         }
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -1,5 +1,7 @@
 //! Certificates of a control plane, and kubeconfigs made of them.
 
+use std::time::{Duration, SystemTime};
+
 use anyhow::{Context, Result};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -7,7 +9,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The names that the API server is reached by: from this machine, and from a virtual machine with QEMU's user network.
 const SERVER_NAMES: [&str; 3] = ["127.0.0.1", "localhost", "10.0.2.2"];
@@ -49,12 +51,25 @@ impl Authority {
 
     /// A certificate by which the API server knows a user, and the group that they are in.
     pub(super) fn client(&self, user: &str, group: Option<&str>) -> Result<Credential> {
+        self.client_for(user, group, None)
+    }
+
+    /// The same, valid for so long from now on; without a length, longer than any test.
+    pub(super) fn client_for(
+        &self,
+        user: &str,
+        group: Option<&str>,
+        lifetime: Option<Duration>,
+    ) -> Result<Credential> {
         let mut parameters = parameters(user, &[])?;
         if let Some(group) = group {
             let name = &mut parameters.distinguished_name;
             name.push(DnType::OrganizationName, group);
         }
         parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        if let Some(lifetime) = lifetime {
+            parameters.not_after = (SystemTime::now() + lifetime).into();
+        }
         self.sign(parameters)
     }
 
@@ -72,7 +87,20 @@ impl Authority {
 
     /// A kubeconfig that holds all it needs, so that it can be copied into a machine. JSON, which is YAML too.
     pub(super) fn kubeconfig(&self, server: &str, credential: &Credential) -> String {
-        let encode = |pem: &str| BASE64_STANDARD.encode(pem);
+        let user = json!({
+            "client-certificate-data": encode(&credential.certificate),
+            "client-key-data": encode(&credential.key),
+        });
+        self.kubeconfig_of(server, &user)
+    }
+
+    /// A kubeconfig whose certificate and key are both in this file, as the kubelet keeps them.
+    pub(super) fn kubeconfig_beside(&self, server: &str, file: &str) -> String {
+        let user = json!({"client-certificate": file, "client-key": file});
+        self.kubeconfig_of(server, &user)
+    }
+
+    fn kubeconfig_of(&self, server: &str, user: &Value) -> String {
         let kubeconfig = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -80,15 +108,16 @@ impl Authority {
                 "server": server,
                 "certificate-authority-data": encode(&self.certificate()),
             }}],
-            "users": [{"name": "lab", "user": {
-                "client-certificate-data": encode(&credential.certificate),
-                "client-key-data": encode(&credential.key),
-            }}],
+            "users": [{"name": "lab", "user": user}],
             "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}],
             "current-context": "lab",
         });
         format!("{kubeconfig:#}\n")
     }
+}
+
+fn encode(pem: &str) -> String {
+    BASE64_STANDARD.encode(pem)
 }
 
 fn parameters(common_name: &str, names: &[&str]) -> Result<CertificateParams> {

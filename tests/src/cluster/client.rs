@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -75,6 +75,16 @@ impl Client {
         self.command(arguments)
             .stdin(Stdio::null())
             .output()
+            .context("starting kubectl")
+    }
+
+    /// kubectl on its way; nobody reads what it prints.
+    pub fn spawn(&self, arguments: &[impl AsRef<OsStr>]) -> Result<Child> {
+        self.command(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
             .context("starting kubectl")
     }
 

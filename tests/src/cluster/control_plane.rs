@@ -15,6 +15,7 @@ use super::api_server::{ApiServer, Outage};
 use super::audit::AuditLog;
 use super::certificates::{Authority, generate_key};
 use super::client::{Client, Identities};
+use super::pause::Paused;
 use super::programs::{Program, Programs};
 use super::service::Service;
 use crate::artifacts::repository;
@@ -45,7 +46,7 @@ pub struct ControlPlane {
     api_server: ApiServer,
     etcd: Service,
     _data: TempDir,
-    identities: Identities,
+    pub(super) identities: Identities,
     admin: Client,
     elapsed: Duration,
 }
@@ -183,6 +184,11 @@ impl ControlPlane {
         self.api_server.kill()
     }
 
+    /// Stops etcd in the midst of what it does: the API server answers that it has no answer, until this goes.
+    pub fn pause_etcd(&self) -> Result<Paused> {
+        Paused::process(self.etcd.id())
+    }
+
     /// What is asked of the API server from now on, where [`Options::audit`] was chosen.
     pub fn audit_log(&self) -> Result<AuditLog> {
         AuditLog::from_now(self.folder().join(AUDIT_LOG))
@@ -190,6 +196,8 @@ impl ControlPlane {
 }
 
 const CA: &str = "ca.crt";
+/// The authorities whose clients the API server knows. It notices when they change.
+pub(super) const CLIENTS_CA: &str = "clients-ca.crt";
 const SERVER_CERTIFICATE: &str = "server.crt";
 const SERVER_KEY: &str = "server.key";
 const TOKENS_KEY: &str = "service-accounts.key";
@@ -201,6 +209,7 @@ fn write_keys(folder: &Path, authority: &Authority) -> Result<()> {
     let tokens = generate_key()?;
     let files = [
         (CA, authority.certificate()),
+        (CLIENTS_CA, authority.certificate()),
         (SERVER_CERTIFICATE, server.certificate),
         (SERVER_KEY, server.key),
         (TOKENS_KEY, tokens.serialize_pem()),
@@ -241,7 +250,7 @@ fn api_server_arguments(etcd: u16, port: u16, options: Options) -> Vec<String> {
         "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
         format!("--tls-cert-file={SERVER_CERTIFICATE}"),
         format!("--tls-private-key-file={SERVER_KEY}"),
-        format!("--client-ca-file={CA}"),
+        format!("--client-ca-file={CLIENTS_CA}"),
         "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
         format!("--service-account-key-file={TOKENS_PUBLIC_KEY}"),
         format!("--service-account-signing-key-file={TOKENS_KEY}"),

@@ -12,8 +12,10 @@ mod client;
 mod control_plane;
 mod go;
 pub(crate) mod node_image;
+mod pause;
 mod programs;
 mod service;
+mod trust;
 pub mod up;
 
 pub use api_server::Outage;
@@ -21,8 +23,10 @@ pub use audit::{ApiRequest, AuditLog, Requests};
 pub use client::Client;
 pub use control_plane::{ControlPlane, Options};
 pub use node_image::APP;
+pub use pause::Paused;
 pub use programs::{Program, Programs};
 pub(crate) use service::Service;
+pub use trust::{Holder, OtherAuthority};
 
 /// Looks again and again until a look succeeds; the error of the last one says what was missing.
 pub fn wait_until<T>(what: &str, patience: Duration, look: impl FnMut() -> Result<T>) -> Result<T> {

@@ -3,6 +3,7 @@
 mod agent;
 mod agent_trouble;
 mod api;
+mod api_trouble;
 mod catalogs;
 mod control_plane;
 mod controller_access;
@@ -37,6 +38,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(deaf::tests());
     tests.extend(rollout::tests());
     tests.extend(rollout_rules::tests());
+    tests.extend(api_trouble::tests());
     tests.extend(reference_disk::tests());
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());

@@ -174,7 +174,8 @@ impl<'a> Wish<'a> {
     }
 }
 
-fn condition<'a>(status: &'a Value, kind: &str) -> Result<&'a Value> {
+/// The condition of this type.
+pub(crate) fn condition<'a>(status: &'a Value, kind: &str) -> Result<&'a Value> {
     let conditions = status["conditions"].as_array();
     conditions
         .and_then(|all| all.iter().find(|one| one["type"] == kind))
@@ -192,6 +193,7 @@ pub(crate) fn places(admin: &Client) -> Result<Value> {
     Ok(map["data"].clone())
 }
 
+/// An error unless every node runs this version, and takes pods.
 pub(crate) fn run_version(fleet: &Fleet<'_>, version: &str) -> Result<()> {
     for node in fleet.nodes() {
         let boot = node.boot()?;

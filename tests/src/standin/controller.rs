@@ -16,7 +16,7 @@ use crate::process;
 pub const COMMAND: &str = "stand-in-controller";
 
 /// The user that the manifests give the controller's rights to.
-const USER: &str = "slotd-controller";
+pub const USER: &str = "slotd-controller";
 
 /// Lays out what a pod has of its service account, in a mount namespace of its own, and goes on as the program.
 const POD: &str = "mount -t tmpfs pod /run

@@ -23,7 +23,7 @@ mod power;
 
 pub(crate) use background::{Background, connect};
 pub use bus::Bus;
-pub use controller::Controller;
+pub use controller::{Controller, USER};
 pub use fleet::{FLEET_LABEL, Fleet, FleetOptions};
 pub use hardware::Boot;
 pub use health::Health;

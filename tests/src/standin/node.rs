@@ -10,6 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
 use slotd::status::HistoryEntry;
 
+use super::agent::KUBECONFIG;
 use super::bus::Bus;
 use super::hardware::{Boot, Hardware};
 use super::health::{Health, HealthFile};
@@ -86,6 +87,11 @@ impl StandIn {
     /// The folder that is its root directory: `efi`, `data/slotd`, `etc/slotd/config.yaml` and so on lie there.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// The kubelet's kubeconfig, which is the agent's credential.
+    pub fn credential(&self) -> PathBuf {
+        self.root.join(KUBECONFIG)
     }
 
     /// The log of the agent's processes, one after the other.

@@ -1,0 +1,167 @@
+//! The API server killed in each phase of a roll-out, and others who write to the same objects all the time.
+
+use std::fmt::Debug;
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use slotd_crds::api::{OSUpgrade, OSUpgradeProgress};
+
+use super::PATIENCE;
+use crate::cluster::{Client, wait_until};
+use crate::lab::Lab;
+use crate::runner::Test;
+use crate::scenarios::api::installed;
+use crate::scenarios::on_stand_ins;
+use crate::scenarios::rollout::{Wish, places, run_version};
+use crate::standin::{Background, Controller, Fleet, FleetOptions, Health, StandIn, USER};
+
+pub(super) fn tests() -> Vec<Test> {
+    vec![
+        on_stand_ins(
+            "cluster/the-api-server-dies-while-a-node-downloads-and-drains",
+            |lab| killed(lab, ["Downloading", "Draining"]),
+        ),
+        on_stand_ins(
+            "cluster/the-api-server-dies-while-a-node-is-staged-and-confirms",
+            |lab| killed(lab, ["Staged", "Confirming"]),
+        ),
+        on_stand_ins(
+            "cluster/a-roll-out-comes-through-among-others-who-write-the-same-objects",
+            conflicts,
+        ),
+    ]
+}
+
+const VERSION: &str = "v1.1.0";
+
+fn killed(lab: &Lab, phases: [&str; 2]) -> Result<()> {
+    let admin = installed(lab)?;
+    let slowly = "fetch: {rateLimit: 2MiB}\n".to_owned();
+    let fleet = Fleet::start_with(
+        lab,
+        &FleetOptions {
+            nodes: 2,
+            configuration: vec![("50-slowly".to_owned(), slowly)],
+            ..FleetOptions::default()
+        },
+    )?;
+    let _controller = Controller::start(lab, "controller")?;
+    fleet.deploy("web", 2, None)?;
+    fleet.observer().forget();
+    for node in fleet.nodes() {
+        node.set_health(VERSION, Health::Waiting)?;
+        node.keep_pods_ending();
+    }
+    let wish = Wish::apply(&fleet, &fleet.publish(VERSION)?, &json!({}))?;
+    for phase in phases {
+        if phase == "Confirming" {
+            fleet.nodes().iter().for_each(StandIn::let_pods_end);
+        }
+        wait_until(&format!("a node that is {phase}"), PATIENCE, || {
+            let mut shown = Vec::new();
+            for node in fleet.nodes() {
+                if let Ok(object) = wish.progress(node) {
+                    shown.push(object["status"]["phase"].clone());
+                }
+            }
+            ensure!(shown.iter().any(|one| one == phase), "{shown:?}");
+            Ok(())
+        })?;
+        let away = fleet.plane().stop_api_server()?;
+        if phase == "Confirming" {
+            all_well(&fleet)?;
+        }
+        away.end()?;
+    }
+    fleet.nodes().iter().for_each(StandIn::let_pods_end);
+    all_well(&fleet)?;
+    wish.wait_for("Completed", 2, 2, 0)?;
+    through(&fleet, admin)?;
+    wish.delete()
+}
+
+fn all_well(fleet: &Fleet<'_>) -> Result<()> {
+    let mut nodes = fleet.nodes().iter();
+    nodes.try_for_each(|node| node.set_health(VERSION, Health::Healthy))
+}
+
+/// Every node is through, each rebooted once and one at a time, and nothing is held any more.
+fn through(fleet: &Fleet<'_>, admin: &Client) -> Result<()> {
+    run_version(fleet, VERSION)?;
+    for node in fleet.nodes() {
+        ensure!(node.boots().len() == 2, "{:?}", node.boots());
+    }
+    wait_until("places that are given back", PATIENCE, || {
+        let held = places(admin)?;
+        ensure!(
+            held.as_object().is_none_or(serde_json::Map::is_empty),
+            "{held}"
+        );
+        Ok(())
+    })?;
+    let observer = fleet.observer();
+    ensure!(observer.most_unavailable() == 1, "{}", observer.log());
+    Ok(())
+}
+
+/// Gives every object of a kind another version, unless it is none that slotd writes.
+async fn touch<K>(api: &Api<K>, number: u64)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let Ok(list) = api.list(&ListParams::default()).await else {
+        return;
+    };
+    let mark = json!({"metadata": {"annotations": {"lab.slotd/mark": number.to_string()}}});
+    for object in list {
+        // One that went meanwhile cannot be written to.
+        let _ = api
+            .patch(
+                &object.name_any(),
+                &PatchParams::default(),
+                &Patch::Merge(&mark),
+            )
+            .await;
+    }
+}
+
+fn conflicts(lab: &Lab) -> Result<()> {
+    let admin = installed(lab)?;
+    let fleet = Fleet::start(lab, 3)?;
+    let _controller = Controller::start(lab, "controller")?;
+    fleet.observer().forget();
+    let log = fleet.plane().audit_log()?;
+    let user = fleet.plane().user("lab:restless", Some("system:masters"))?;
+    let restless = Background::start("restless", user.kubeconfig(), |client| async move {
+        let places: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
+        let progress: Api<OSUpgradeProgress> = Api::all(client.clone());
+        let upgrades: Api<OSUpgrade> = Api::all(client.clone());
+        let nodes: Api<Node> = Api::all(client);
+        for number in 0.. {
+            touch(&places, number).await;
+            touch(&progress, number).await;
+            touch(&upgrades, number).await;
+            touch(&nodes, number).await;
+        }
+    })?;
+    let wish = Wish::apply(&fleet, &fleet.publish(VERSION)?, &json!({}))?;
+    wish.wait_for("Completed", 3, 3, 0)?;
+    drop(restless);
+    through(&fleet, admin)?;
+    let requests = log.requests()?.writes();
+    let writes =
+        requests.filter(|request| request.user == USER || request.user.starts_with("system:node:"));
+    let lost = writes.filter(|request| request.code == 409).count();
+    let each = writes.count().div_ceil(3);
+    let others = requests.of_user("lab:restless").count();
+    lab.note(format!(
+        "{each} API writes for each node, of which {lost} in all came too late among {others} of others"
+    ));
+    ensure!(lost > 0, "nothing came too late among {others} writes");
+    ensure!(each <= 60, "{:#?}", writes.by_kind());
+    wish.delete()
+}

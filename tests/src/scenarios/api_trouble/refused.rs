@@ -1,0 +1,296 @@
+//! 429, 5xx, and no answer at all in the midst of a roll-out.
+
+use std::fs;
+use std::net::TcpListener;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::json;
+
+use super::{PATIENCE, SPAN, asked_seldom};
+use crate::cluster::{AuditLog, Client, Requests, wait_until};
+use crate::lab::Lab;
+use crate::runner::Test;
+use crate::scenarios::api::installed;
+use crate::scenarios::on_stand_ins;
+use crate::scenarios::rollout::{Wish, places, run_version};
+use crate::standin::{Controller, Fleet, Health, USER};
+
+/// Writes of agents and controller together for one node, evictions and Leases left out, with those that were refused: what
+/// writes in vain again and again would be above.
+const WRITES: usize = 45;
+
+pub(super) fn tests() -> Vec<Test> {
+    vec![
+        on_stand_ins(
+            "cluster/a-roll-out-that-is-answered-429-waits-and-goes-on",
+            throttled,
+        ),
+        on_stand_ins(
+            "cluster/a-roll-out-whose-writes-are-answered-500-waits-and-goes-on",
+            failing,
+        ),
+        on_stand_ins(
+            "cluster/a-roll-out-that-is-answered-nothing-waits-and-goes-on",
+            silent,
+        ),
+    ]
+}
+
+/// A priority level with a single place for requests, and who comes under it: all agents, the controller, and who holds the place:
+/// their request waits for a webhook that never answers.
+const JAM: &str = r#"
+apiVersion: flowcontrol.apiserver.k8s.io/v1
+kind: PriorityLevelConfiguration
+metadata: {name: lab-jam}
+spec:
+  type: Limited
+  limited:
+    nominalConcurrencyShares: 0
+    lendablePercent: 0
+    borrowingLimitPercent: 0
+    limitResponse: {type: Reject}
+---
+apiVersion: flowcontrol.apiserver.k8s.io/v1
+kind: FlowSchema
+metadata: {name: lab-jam}
+spec:
+  matchingPrecedence: 2
+  priorityLevelConfiguration: {name: lab-jam}
+  rules:
+    - subjects:
+        - {kind: Group, group: {name: "system:nodes"}}
+        - {kind: User, user: {name: slotd-controller}}
+        - {kind: User, user: {name: "lab:holder"}}
+      resourceRules:
+        - {verbs: ["*"], apiGroups: ["*"], resources: ["*"], clusterScope: true, namespaces: ["*"]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: lab-jam}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}
+subjects: [{kind: User, name: "lab:holder"}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: lab-jam}
+webhooks:
+  - name: jam.lab.example
+    clientConfig: {url: "https://@address@/"}
+    failurePolicy: Fail
+    sideEffects: None
+    timeoutSeconds: 30
+    admissionReviewVersions: [v1]
+    rules:
+      - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [configmaps]}
+    matchConditions:
+      - {name: holder, expression: "request.userInfo.username == 'lab:holder'"}
+"#;
+
+/// A webhook that nobody serves, and without which nothing of slotd's can be written.
+const UNSERVED: &str = r#"
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingWebhookConfiguration
+metadata: {name: lab-unserved}
+webhooks:
+  - name: unserved.lab.example
+    clientConfig: {url: "https://127.0.0.1:1/"}
+    failurePolicy: Fail
+    sideEffects: None
+    timeoutSeconds: 2
+    admissionReviewVersions: [v1]
+    rules:
+      - {apiGroups: [monok8s.io], apiVersions: ["*"], operations: [CREATE, UPDATE], resources: ["*/*"]}
+      - {apiGroups: [""], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [configmaps]}
+    matchConditions:
+      - {name: own, expression: "request.resource.group != '' || request.name == 'slotd-places'"}
+      - {name: not-the-test, expression: "request.userInfo.username != 'admin'"}
+"#;
+
+/// Documents that are applied for a while.
+struct Applied<'a> {
+    admin: &'a Client,
+    kinds: &'static str,
+}
+
+impl<'a> Applied<'a> {
+    fn new(admin: &'a Client, documents: &str, kinds: &'static str) -> Result<Self> {
+        admin.apply(documents)?;
+        Ok(Self { admin, kinds })
+    }
+}
+
+impl Drop for Applied<'_> {
+    fn drop(&mut self) {
+        for kind in self.kinds.split(' ') {
+            if let Err(error) = self.admin.run(&["delete", kind]) {
+                eprintln!("lab: {kind} is left behind: {error:#}");
+            }
+        }
+    }
+}
+
+fn throttled(lab: &Lab) -> Result<()> {
+    let admin = installed(lab)?;
+    let holder = lab.control_plane()?.user("lab:holder", None)?;
+    // Connections come to it, and are never taken.
+    let silent = TcpListener::bind("127.0.0.1:0").context("listening")?;
+    let documents = JAM.replace("@address@", &silent.local_addr()?.to_string());
+    let kinds = "flowschema/lab-jam prioritylevelconfiguration/lab-jam clusterrolebinding/lab-jam \
+                 validatingwebhookconfiguration/lab-jam";
+    let object = lab.folder().join("held.json");
+    let text = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "lab-jam"}});
+    fs::write(&object, text.to_string()).context("writing a document")?;
+    ridden_out(lab, &|ride| {
+        let applied = Applied::new(admin, &documents, kinds)?;
+        let path = "/api/v1/namespaces/default/configmaps";
+        let object = object.display().to_string();
+        let mut held = holder.spawn(&["create", "--raw", path, "--filename", &object])?;
+        let refused = ride.refused(429);
+        drop(applied);
+        held.kill().context("ending kubectl")?;
+        held.wait().context("waiting for kubectl")?;
+        refused
+    })
+}
+
+fn failing(lab: &Lab) -> Result<()> {
+    let admin = installed(lab)?;
+    let kinds = "validatingwebhookconfiguration/lab-unserved";
+    ridden_out(lab, &|ride| {
+        let applied = Applied::new(admin, UNSERVED, kinds)?;
+        ride.refused(500)?;
+        drop(applied);
+        Ok(())
+    })
+}
+
+fn silent(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    ridden_out(lab, &|ride| {
+        let paused = ride.fleet.plane().pause_etcd()?;
+        ride.confirm()?;
+        let log = lab.folder().join("controller.log");
+        wait_until("a controller that leads no more", PATIENCE, || {
+            let text = std::fs::read_to_string(&log)?;
+            ensure!(
+                text.contains("the API server does not answer in time about the Lease")
+                    && text.contains("not leading any more"),
+                "the controller says {text}"
+            );
+            Ok(())
+        })?;
+        drop(paused);
+        Ok(())
+    })
+}
+
+/// A roll-out whose first node is on trial.
+struct Ride<'a> {
+    fleet: &'a Fleet<'a>,
+    wish: &'a Wish<'a>,
+    log: AuditLog,
+}
+
+impl Ride<'_> {
+    /// Every node is well from now on, and says so as soon as it can.
+    fn confirm(&self) -> Result<()> {
+        let mut nodes = self.fleet.nodes().iter();
+        nodes.try_for_each(|node| node.set_health(VERSION, Health::Healthy))
+    }
+
+    /// Gives both sides something to write, and waits until they were answered this several times.
+    fn refused(&self, code: u16) -> Result<()> {
+        let refused = || -> Result<Requests> {
+            Ok(self.log.requests()?.filter(|request| request.code == code))
+        };
+        let mut suspend = false;
+        wait_until("a first refusal of the controller", PATIENCE, || {
+            suspend = !suspend;
+            self.wish.patch(&json!({"suspend": suspend}))?;
+            let refused = refused()?;
+            ensure!(refused.of_user(USER).count() > 0, "{:?}", refused.by_user());
+            Ok(())
+        })?;
+        self.confirm()?;
+        wait_until("refusals of an agent and the controller", PATIENCE, || {
+            let refused = refused()?;
+            let agents = refused.filter(|request| request.user.starts_with("system:node:"));
+            // For so long that who asks again at once is noticed.
+            let times = agents.all().iter().map(|request| request.received);
+            let since = times.clone().max().zip(times.min());
+            let lasts = since
+                .is_some_and(|(last, first)| last.duration_since(first).unsigned_abs() >= SPAN / 2);
+            ensure!(
+                refused.of_user(USER).count() >= 4 && agents.count() >= 4 && lasts,
+                "refused were {:?}",
+                refused.by_user()
+            );
+            Ok(())
+        })?;
+        self.wish.patch(&json!({"suspend": false}))
+    }
+}
+
+const VERSION: &str = "v1.1.0";
+
+/// Three nodes, one after the other, with trouble while the first one is on trial.
+fn ridden_out(lab: &Lab, trouble: &dyn Fn(&Ride<'_>) -> Result<()>) -> Result<()> {
+    let fleet = Fleet::start(lab, 3)?;
+    for node in fleet.nodes() {
+        node.set_health(VERSION, Health::Waiting)?;
+    }
+    let _controller = Controller::start(lab, "controller")?;
+    fleet.observer().forget();
+    let log = fleet.plane().audit_log()?;
+    let from = fleet.publish(VERSION)?;
+    let wish = Wish::apply(&fleet, &from, &json!({}))?;
+    wait_until("a node on trial", PATIENCE, || {
+        let mut nodes = fleet.nodes().iter();
+        ensure!(nodes.any(|node| node.boots().len() == 2), "none reboots");
+        Ok(())
+    })?;
+    let began = Timestamp::now();
+    trouble(&Ride {
+        fleet: &fleet,
+        wish: &wish,
+        log: fleet.plane().audit_log()?,
+    })?;
+    let over = Timestamp::now();
+
+    wish.wait_for("Completed", 3, 3, 0)?;
+    run_version(&fleet, VERSION)?;
+    let observer = fleet.observer();
+    ensure!(observer.most_unavailable() == 1, "{}", observer.log());
+    for node in fleet.nodes() {
+        let boots = node.boots();
+        ensure!(boots.len() == 2, "{}: {boots:?}", node.name());
+    }
+    let held = places(fleet.admin())?;
+    ensure!(
+        held.as_object().is_none_or(serde_json::Map::is_empty),
+        "{held} is held still"
+    );
+    // One that was never answered is told of late.
+    let requests = log.requests()?;
+    let meanwhile = requests.filter(|one| began <= one.received && one.received < over);
+    asked_seldom(lab, &fleet, &meanwhile)?;
+    let writes = requests.writes().filter(|request| {
+        request.subresource != "eviction"
+            && (request.user == USER || request.user.starts_with("system:node:"))
+    });
+    let made = writes.filter(|request| {
+        request.verb == "create" && request.resource == "osupgradeprogresses" && request.code == 201
+    });
+    ensure!(made.count() == 3, "{:#?}", writes.by_kind());
+    let each = writes.count().div_ceil(3);
+    lab.note(format!(
+        "{each} API writes for each node, refused ones with them"
+    ));
+    ensure!(
+        each <= WRITES,
+        "{each} writes for each node: {:#?}",
+        writes.by_kind()
+    );
+    wish.delete()
+}
