@@ -94,7 +94,9 @@ fn fleet_of_one<'a>(
         ensure!(node.agent_starts() > starts, "{starts} starts");
         let own = log.requests()?.of_user(&user);
         ensure!(
-            own.filter(|request| request.resource == "nodes" && request.code == 200)
+            own.filter(|request| request.resource == "osupgradeprogresses"
+                && request.verb == "list"
+                && request.code == 200)
                 .count()
                 > 0,
             "{own:?}"
@@ -110,7 +112,9 @@ fn says(node: &StandIn, words: &str) -> Result<()> {
         let status = node.bus().status()?;
         let said = status["conditions"].as_array().is_some_and(|all| {
             all.iter().any(|one| {
-                one["type"] == "ClusterUnreachable"
+                one["type"]
+                    .as_str()
+                    .is_some_and(|kind| kind.starts_with("Cluster"))
                     && one["message"]
                         .as_str()
                         .is_some_and(|text| text.contains(words))

@@ -28,7 +28,7 @@ const SPAN: Duration = Duration::from_secs(10);
 const BUSY_AGENT: usize = 15;
 
 /// The same of the controller, which has five watches and a Lease beside its work.
-const BUSY_CONTROLLER: usize = 30;
+const BUSY_CONTROLLER: usize = 20;
 
 pub(super) fn tests() -> Vec<Test> {
     let mut tests = refused::tests();

@@ -50,7 +50,8 @@ fn killed(lab: &Lab, phases: [&str; 2]) -> Result<()> {
         },
     )?;
     let _controller = Controller::start(lab, "controller")?;
-    fleet.deploy("web", 2, None)?;
+    // So many that there are some on each node.
+    fleet.deploy("web", 6, None)?;
     fleet.observer().forget();
     for node in fleet.nodes() {
         node.set_health(VERSION, Health::Waiting)?;

@@ -119,18 +119,29 @@ fn node(lab: &Lab) -> Result<()> {
     let _controller = Controller::start(lab, "controller")?;
     fleet.observer().forget();
     let (wish, trial) = on_trial(&fleet)?;
-    let before = uid(&trial.object()?);
-    admin.run(&["delete", "node", trial.name()])?;
-    trial.stop_kubelet();
-    trial.start_kubelet();
-    trial.wait_until_heard()?;
-    ensure!(before != uid(&trial.object()?), "it is the same Node");
+    recreate(&fleet, trial)?;
+    all_well(&fleet)?;
+    through(&fleet, &wish, admin)?;
+
+    // One that is at rest: nothing happens on it by which its agent would hear of it, but that its object goes.
+    let node = fleet.node(1);
+    recreate(&fleet, node)?;
     wait_until("an agent that notices the new Node", PATIENCE, || {
-        let labels = &trial.object()?["metadata"]["labels"];
+        let labels = &node.object()?["metadata"]["labels"];
         ensure!(labels["monok8s.io/agent"] == "true", "{labels:#}");
         Ok(())
     })?;
-    all_well(&fleet)?;
     through(&fleet, &wish, admin)?;
     wish.delete()
+}
+
+/// Deletes a Node, and lets its kubelet make it anew.
+fn recreate(fleet: &Fleet<'_>, node: &StandIn) -> Result<()> {
+    let before = uid(&node.object()?);
+    fleet.admin().run(&["delete", "node", node.name()])?;
+    node.stop_kubelet();
+    node.start_kubelet();
+    node.wait_until_heard()?;
+    ensure!(before != uid(&node.object()?), "it is the same Node");
+    Ok(())
 }

@@ -18,7 +18,7 @@ use crate::standin::{Controller, Fleet, Health, USER};
 
 /// Writes of agents and controller together for one node, evictions and Leases left out, with those that were refused: what
 /// writes in vain again and again would be above.
-const WRITES: usize = 45;
+const WRITES: usize = 30;
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
@@ -146,7 +146,7 @@ fn throttled(lab: &Lab) -> Result<()> {
         let path = "/api/v1/namespaces/default/configmaps";
         let object = object.display().to_string();
         let mut held = holder.spawn(&["create", "--raw", path, "--filename", &object])?;
-        let refused = ride.refused(429);
+        let refused = ride.refused(429).and_then(|()| ride.paused());
         drop(applied);
         held.kill().context("ending kubectl")?;
         held.wait().context("waiting for kubectl")?;
@@ -229,6 +229,27 @@ impl Ride<'_> {
             Ok(())
         })?;
         self.wish.patch(&json!({"suspend": false}))
+    }
+
+    /// An error where somebody who was asked to wait for a second asked again before; what was on its way already aside.
+    fn paused(&self) -> Result<()> {
+        let requests = self.log.requests()?;
+        let refused = requests.filter(|request| {
+            request.code == 429
+                && (request.user == USER || request.user.starts_with("system:node:"))
+        });
+        for refusal in refused.all() {
+            let early = requests.of_user(&refusal.user).filter(|request| {
+                let later = request.received.duration_since(refusal.received);
+                (200..800).contains(&later.as_millis())
+            });
+            ensure!(
+                early.count() == 0,
+                "after {refusal:?} came {:#?}",
+                early.all()
+            );
+        }
+        Ok(())
     }
 }
 
