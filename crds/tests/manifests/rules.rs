@@ -146,7 +146,7 @@ fn wrong_upgrades_are_refused_with_the_field_and_what_it_needs() {
         ),
         (
             json!({"imageURL": "file:///dev/vda"}),
-            "an image in a file of the node is installed there",
+            "imageURL: must be a http:// or https:// URL",
         ),
         (json!({"imageURL": ""}), "imageURL: must be a http://"),
         (

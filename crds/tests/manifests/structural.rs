@@ -276,6 +276,7 @@ fn the_schemas_have_the_fields_of_the_design_and_no_later_ones() {
                 "phase",
                 "resolved",
                 "resolvedFrom",
+                "resolvedURLDigest",
                 "targets",
             ],
         ),
