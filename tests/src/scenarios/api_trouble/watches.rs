@@ -35,17 +35,25 @@ fn too_old(lab: &Lab) -> Result<()> {
     let fleet = Fleet::start(lab, 2)?;
     let controller = Controller::start(lab, "controller")?;
     let from = fleet.publish("v1.1.0")?;
-    let wish = Wish::apply(&fleet, &from, &json!({"suspend": true}))?;
-    wish.waits(fleet.node(1), "Suspended")?;
-    // One of its own for the first node, which is gone when the agent looks again.
-    let gone = Told::apply(
+    let other = json!({"kubernetes.io/hostname": fleet.node(1).name()});
+    let wish = Wish::apply(
         &fleet,
-        fleet.node(0),
-        "v1.1.0",
         &from,
-        &json!({"suspend": true}),
+        &json!({"suspend": true, "nodeSelector": other}),
     )?;
-    gone.wait_for("Pending")?;
+    wish.waits(fleet.node(1), "Suspended")?;
+    // Two that were made by hand for the first node, of which the younger one comes first for as long as it is there.
+    let node = fleet.node(0);
+    let suspended = json!({"suspend": true});
+    let stays = Told::apply(&fleet, node, "v1.1.0", &from, &suspended)?;
+    stays.wait_for("Pending")?;
+    let mut goes = Told::document(node, "v1.1.0", &from, &suspended)?;
+    let name = format!("{}-goes", node.name());
+    goes["metadata"]["name"] = json!(name);
+    admin.apply(&goes.to_string())?;
+    stays.wait_until("comes second", |status| {
+        status["message"] == "another object for this node comes first"
+    })?;
     let agents = fleet.nodes().iter().map(|node| {
         let process = node.agent().context("no agent runs")?;
         Paused::process(process)
@@ -57,14 +65,16 @@ fn too_old(lab: &Lab) -> Result<()> {
 
     // Nobody sees any of this happen, and an API server that starts after it has none of it to tell of.
     wish.patch(&json!({"suspend": false}))?;
-    gone.delete()?;
+    stays.patch(&json!({"suspend": false}))?;
+    admin.run(&["delete", "osupgradeprogress", &name])?;
     fleet.plane().stop_api_server()?.end()?;
     // What comes after its start is what its watches begin with.
     admin.run(&["label", "node", fleet.node(0).name(), "lab.slotd/late=yes"])?;
     let log = fleet.plane().audit_log()?;
     drop(paused);
 
-    wish.wait_for("Completed", 2, 2, 0)?;
+    wish.wait_for("Completed", 1, 1, 0)?;
+    stays.wait_for("Completed")?;
     run_version(&fleet, "v1.1.0")?;
     for user in fleet
         .nodes()
@@ -90,5 +100,6 @@ fn too_old(lab: &Lab) -> Result<()> {
         }
         Ok(())
     })?;
+    stays.delete()?;
     wish.delete()
 }
