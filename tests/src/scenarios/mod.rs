@@ -14,11 +14,12 @@ mod power_cuts;
 mod real_nodes;
 mod reference_disk;
 mod refusals;
-pub(crate) mod rollout;
+mod rollout;
 mod rollout_rules;
 mod stand_ins;
 mod told;
 mod upgrades;
+pub(crate) mod wish;
 mod writer;
 
 use crate::runner::{Set, Test, Tier};

@@ -10,6 +10,7 @@ use crate::cluster::wait_until_every;
 use crate::images::{NODE_NEW, NODE_WITHOUT_KUBELET};
 use crate::lab::Lab;
 use crate::runner::Test;
+use crate::standin::Moment;
 use crate::vm_fleet::{DEPLOYMENT, PAUSE, VmFleet};
 
 pub(super) fn tests() -> Vec<Test> {
@@ -107,13 +108,9 @@ fn budget_refuses(fleet: &VmFleet, upgrade: &str) -> Result<()> {
     )
 }
 
-/// Waits until an upgrade has moved both nodes, one after the other.
+/// Waits until an upgrade has moved both nodes, and no two were unavailable at once.
 fn completed(fleet: &mut VmFleet, upgrade: &str) -> Result<()> {
-    let patience = fleet.patience() * 5;
-    fleet.wait_for(upgrade, "is completed", patience, |status| {
-        status["phase"] == "Completed" && status["targets"] == 2 && status["ok"] == 2
-    })?;
-    fleet.wait_until_available()?;
+    ended(fleet, upgrade)?;
     ensure!(
         fleet.observer.most_unavailable() == 1,
         "{} nodes were unavailable at once: {}",
@@ -121,6 +118,33 @@ fn completed(fleet: &mut VmFleet, upgrade: &str) -> Result<()> {
         fleet.observer.log()
     );
     Ok(())
+}
+
+/// Waits until an upgrade has moved both nodes.
+fn ended(fleet: &mut VmFleet, upgrade: &str) -> Result<()> {
+    let patience = fleet.patience() * 5;
+    fleet.wait_for(upgrade, "is completed", patience, |status| {
+        status["phase"] == "Completed" && status["targets"] == 2 && status["ok"] == 2
+    })?;
+    fleet.wait_until_available()
+}
+
+/// The most nodes that were cordoned at once: with the API server away for long, no node is Ready when it is back.
+fn most_cordoned(moments: &[Moment]) -> usize {
+    let mut cordoned = BTreeSet::new();
+    let mut most = 0;
+    for moment in moments {
+        let told = moment.event.strip_prefix("node ");
+        if let Some((name, words)) = told.and_then(|told| told.split_once(": ")) {
+            if words.starts_with("unschedulable") {
+                cordoned.insert(name);
+            } else {
+                cordoned.remove(name);
+            }
+        }
+        most = most.max(cordoned.len());
+    }
+    most
 }
 
 /// Both nodes run this version from this slot: by the kubelet's word, by the firmware's and loader's, and by slotd's.
@@ -227,7 +251,13 @@ fn without_api_server(lab: &Lab) -> Result<()> {
         node.name
     );
     outage.end()?;
-    completed(&mut fleet, upgrade)?;
+    ended(&mut fleet, upgrade)?;
+    let moments = fleet.observer.moments();
+    ensure!(
+        most_cordoned(&moments) == 1,
+        "two nodes were cordoned at once: {}",
+        fleet.observer.log()
+    );
     runs(&mut fleet, NODE_NEW.version(), 'B')
 }
 
@@ -254,4 +284,32 @@ fn power_cut(lab: &Lab) -> Result<()> {
     boot.expect('B', NODE_NEW.version())?;
     completed(&mut fleet, upgrade)?;
     runs(&mut fleet, NODE_NEW.version(), 'B')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::most_cordoned;
+    use crate::standin::Moment;
+
+    #[test]
+    fn nodes_that_are_only_not_ready_are_not_taken_for_cordoned_ones() {
+        let moment = |event: &str| Moment {
+            at: Duration::ZERO,
+            event: event.to_owned(),
+            unavailable: ["a", "b"].map(str::to_owned).into(),
+            ready_pods: std::collections::BTreeMap::new(),
+        };
+        let mut moments = vec![
+            moment("node a: schedulable, Ready Unknown, boot 1"),
+            moment("node b: unschedulable, Ready Unknown, boot 1"),
+            moment("pod x/y: gone"),
+            moment("node b: schedulable, Ready True, boot 2"),
+            moment("node a: unschedulable, Ready True, boot 1"),
+        ];
+        assert_eq!(most_cordoned(&moments), 1);
+        moments.push(moment("node b: unschedulable, Ready True, boot 2"));
+        assert_eq!(most_cordoned(&moments), 2);
+    }
 }

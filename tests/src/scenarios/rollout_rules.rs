@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::api::installed;
 use super::on_stand_ins;
-use super::rollout::{Wish, run_version};
+use super::wish::{Wish, run_version};
 use crate::lab::Lab;
 use crate::runner::Test;
 use crate::standin::{Controller, FLEET_LABEL, Fleet, FleetOptions};
@@ -51,7 +51,7 @@ fn single(lab: &Lab) -> Result<()> {
     // The controller goes down with its node.
     fleet
         .observer()
-        .wait_for("the node is drained", super::rollout::PATIENCE, |moment| {
+        .wait_for("the node is drained", super::wish::PATIENCE, |moment| {
             !moment.unavailable.is_empty()
         })?;
     controller.kill()?;
@@ -145,7 +145,7 @@ fn one_suspended(lab: &Lab) -> Result<()> {
     // Both stage, so that both have an object; none goes further while the upgrade is suspended afterwards.
     let wish = Wish::apply(&fleet, &from, &json!({"rollout": {"maxStaging": 2}}))?;
     let held = fleet.node(1);
-    crate::cluster::wait_until("an object for it", super::rollout::PATIENCE, || {
+    crate::cluster::wait_until("an object for it", super::wish::PATIENCE, || {
         wish.progress(held)
     })?;
     let object = wish.progress(held)?;

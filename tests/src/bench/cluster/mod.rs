@@ -13,7 +13,7 @@ use super::{mebibytes, meter};
 use crate::artifacts;
 use crate::cluster::{AuditLog, Requests, wait_until};
 use crate::lab::Lab;
-use crate::scenarios::rollout::{Wish, places};
+use crate::scenarios::wish::{Wish, places};
 use crate::standin::{Controller, Fleet, FleetOptions};
 pub use crowd::Crowd;
 

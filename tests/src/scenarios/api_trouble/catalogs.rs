@@ -11,7 +11,7 @@ use crate::lab::Lab;
 use crate::runner::Test;
 use crate::scenarios::api::installed;
 use crate::scenarios::on_stand_ins;
-use crate::scenarios::rollout::{Wish, condition};
+use crate::scenarios::wish::{Wish, condition};
 use crate::server::{Body, Fault};
 use crate::standin::{Controller, Fleet};
 

@@ -14,8 +14,8 @@ use crate::lab::Lab;
 use crate::runner::Test;
 use crate::scenarios::api::installed;
 use crate::scenarios::on_stand_ins;
-use crate::scenarios::rollout::{Wish, run_version};
 use crate::scenarios::told::Told;
+use crate::scenarios::wish::{Wish, run_version};
 use crate::standin::{Controller, Fleet, FleetOptions, StandIn, USER};
 
 /// Long enough to be used, and short enough to be waited for.

@@ -10,8 +10,8 @@ use crate::lab::Lab;
 use crate::runner::Test;
 use crate::scenarios::api::installed;
 use crate::scenarios::on_stand_ins;
-use crate::scenarios::rollout::{Wish, places, run_version};
 use crate::scenarios::told::schedulable;
+use crate::scenarios::wish::{Wish, places, run_version};
 use crate::standin::{Controller, Fleet, Health};
 
 const KINDS: [&str; 2] = [

@@ -16,7 +16,7 @@ use crate::lab::Lab;
 use crate::runner::Test;
 use crate::scenarios::api::installed;
 use crate::scenarios::on_stand_ins;
-use crate::scenarios::rollout::{Wish, places, run_version};
+use crate::scenarios::wish::{Wish, places, run_version};
 use crate::standin::{Background, Controller, Fleet, FleetOptions, Health, StandIn, USER};
 
 pub(super) fn tests() -> Vec<Test> {

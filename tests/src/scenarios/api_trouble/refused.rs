@@ -13,7 +13,7 @@ use crate::lab::Lab;
 use crate::runner::Test;
 use crate::scenarios::api::installed;
 use crate::scenarios::on_stand_ins;
-use crate::scenarios::rollout::{Wish, places, run_version};
+use crate::scenarios::wish::{Wish, places, run_version};
 use crate::standin::{Controller, Fleet, Health, USER};
 
 /// Writes of agents and controller together for one node, evictions and Leases left out, with those that were refused: what
