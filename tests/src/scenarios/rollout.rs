@@ -7,8 +7,7 @@ use serde_json::json;
 
 use super::api::installed;
 use super::on_stand_ins;
-use super::wish::{PATIENCE, Wish, places, run_version};
-use crate::cluster::wait_until;
+use super::wish::{Wish, places_given_back, run_version};
 use crate::lab::Lab;
 use crate::runner::Test;
 use crate::standin::{Controller, FLEET_LABEL, Fleet, FleetOptions, Health, StandIn};
@@ -76,12 +75,7 @@ fn one_by_one(lab: &Lab) -> Result<()> {
         "{least} of 10 pods were Ready\n{}",
         observer.log()
     );
-    wait_until("no place held", PATIENCE, || {
-        let places = places(admin)?;
-        let held = places.as_object().is_some_and(|places| !places.is_empty());
-        ensure!(!held, "{places:#}");
-        Ok(())
-    })?;
+    places_given_back(admin)?;
     for node in fleet.nodes() {
         let object = wish.progress(node)?;
         ensure!(

@@ -156,6 +156,18 @@ pub(crate) fn places(admin: &Client) -> Result<Value> {
 }
 
 /// An error unless every node runs this version, and takes pods.
+/// Waits until no place is held.
+pub(crate) fn places_given_back(admin: &Client) -> Result<()> {
+    wait_until("places that are given back", PATIENCE, || {
+        let held = places(admin)?;
+        ensure!(
+            held.as_object().is_none_or(serde_json::Map::is_empty),
+            "{held:#}"
+        );
+        Ok(())
+    })
+}
+
 pub(crate) fn run_version(fleet: &Fleet<'_>, version: &str) -> Result<()> {
     for node in fleet.nodes() {
         let boot = node.boot()?;

@@ -11,7 +11,7 @@ use crate::runner::Test;
 use crate::scenarios::api::installed;
 use crate::scenarios::on_stand_ins;
 use crate::scenarios::told::schedulable;
-use crate::scenarios::wish::{Wish, places, run_version};
+use crate::scenarios::wish::{Wish, places_given_back, run_version};
 use crate::standin::{Controller, Fleet, Health};
 
 const KINDS: [&str; 2] = [
@@ -96,14 +96,7 @@ fn kinds(lab: &Lab) -> Result<()> {
         Ok(())
     })?;
     fleet.wait_until_available()?;
-    wait_until("a place that is given back", PATIENCE, || {
-        let held = places(admin)?;
-        ensure!(
-            held.as_object().is_none_or(serde_json::Map::is_empty),
-            "{held}"
-        );
-        Ok(())
-    })?;
+    places_given_back(admin)?;
     for node in fleet.nodes() {
         ensure!(schedulable(node)?, "{:#}", node.object()?);
     }

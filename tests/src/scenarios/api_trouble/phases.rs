@@ -16,7 +16,7 @@ use crate::lab::Lab;
 use crate::runner::Test;
 use crate::scenarios::api::installed;
 use crate::scenarios::on_stand_ins;
-use crate::scenarios::wish::{Wish, places, run_version};
+use crate::scenarios::wish::{Wish, places_given_back, run_version};
 use crate::standin::{Background, Controller, Fleet, FleetOptions, Health, StandIn, USER};
 
 pub(super) fn tests() -> Vec<Test> {
@@ -96,14 +96,7 @@ fn through(fleet: &Fleet<'_>, admin: &Client) -> Result<()> {
     for node in fleet.nodes() {
         ensure!(node.boots().len() == 2, "{:?}", node.boots());
     }
-    wait_until("places that are given back", PATIENCE, || {
-        let held = places(admin)?;
-        ensure!(
-            held.as_object().is_none_or(serde_json::Map::is_empty),
-            "{held}"
-        );
-        Ok(())
-    })?;
+    places_given_back(admin)?;
     let observer = fleet.observer();
     ensure!(observer.most_unavailable() == 1, "{}", observer.log());
     Ok(())

@@ -9,7 +9,7 @@ use crate::lab::Lab;
 use crate::runner::Test;
 use crate::scenarios::api::installed;
 use crate::scenarios::on_stand_ins;
-use crate::scenarios::wish::{Wish, places, run_version};
+use crate::scenarios::wish::{Wish, places_given_back, run_version};
 use crate::standin::{Controller, Fleet, Health, StandIn};
 
 const VERSION: &str = "v1.1.0";
@@ -54,14 +54,7 @@ fn through(fleet: &Fleet<'_>, wish: &Wish<'_>, admin: &Client) -> Result<()> {
         let boots = node.boots();
         ensure!(boots.len() == 2, "{}: {boots:?}", node.name());
     }
-    wait_until("places that are given back", PATIENCE, || {
-        let held = places(admin)?;
-        ensure!(
-            held.as_object().is_none_or(serde_json::Map::is_empty),
-            "{held}"
-        );
-        Ok(())
-    })?;
+    places_given_back(admin)?;
     let observer = fleet.observer();
     ensure!(observer.most_unavailable() == 1, "{}", observer.log());
     Ok(())
