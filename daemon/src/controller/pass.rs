@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::{Client, ResourceExt};
-use slotd_engine::rollout::plan;
+use slotd_engine::rollout::{UpgradeUid, plan};
 use tokio::sync::Notify;
 use tracing::debug;
 
 use super::catalogs::Catalogs;
 use super::events::Events;
-use super::resolution::settle;
+use super::resolution::{Insight, settle};
 use super::silent::Silent;
 use super::snapshot::Snapshot;
 use super::watches::Watches;
@@ -91,7 +91,12 @@ impl Passes {
             })
             .collect();
         let fleet = snapshot.fleet(&settled);
-        let plan = plan(&fleet);
+        let mut plan = plan(&fleet);
+        let unknown = |upgrade: &UpgradeUid| {
+            let settled = settled.get(&upgrade.0);
+            settled.is_some_and(|settled| settled.insight == Insight::None)
+        };
+        plan.begin_nothing(&fleet, unknown);
         debug!(writes = plan.writes.len(), "planned");
         let mut writing = self.writer.begin(&snapshot, &settled);
         let mut written = writing.plan(&plan, &fleet).await;
@@ -117,7 +122,8 @@ impl Passes {
             let Some(settled) = settled.get(&outlook.upgrade.0) else {
                 continue;
             };
-            if upgrade.metadata.deletion_timestamp.is_some() {
+            let quiet = settled.insight != Insight::Whole;
+            if quiet || upgrade.metadata.deletion_timestamp.is_some() {
                 continue;
             }
             let wanted = status::wanted(upgrade, settled, outlook, &snapshot);

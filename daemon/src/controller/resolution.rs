@@ -11,7 +11,10 @@ use slotd_crds::resolve::{Reason, Rejection, resolve};
 use slotd_crds::version::Version;
 
 use super::catalogs::{Reading, Trouble};
-use super::conditions::Holds;
+use super::conditions::{Holds, find};
+
+/// The type of the condition that says what an upgrade means.
+const RESOLVED: &str = "Resolved";
 
 /// What an upgrade means now.
 #[derive(Debug, Clone)]
@@ -21,6 +24,20 @@ pub(super) struct Settled {
     pub(super) selector: Option<Selector>,
     /// What is known of its catalog.
     pub(super) catalog: Vec<Holds>,
+    /// What there is of the catalog of an image that is frozen already.
+    pub(super) insight: Insight,
+}
+
+/// How much is known of the catalog of a frozen image, which may block it by now. Whoever has just begun to lead knows less than
+/// who led before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Insight {
+    /// All that there is to know, or nothing is frozen that it would matter for.
+    Whole,
+    /// What was known last: what is shown stays until more is known.
+    Last,
+    /// Nothing yet: no node may begin, either.
+    None,
 }
 
 /// The image, or why there is none.
@@ -50,11 +67,47 @@ pub(super) fn settle(
         Err(error) => rejected(&Rejection::from(error.clone())),
         Ok(_) => limits(upgrade).unwrap_or_else(|| meaning(upgrade, reading, told)),
     };
+    let insight = match reading {
+        Some(Reading::Unknown) if is_frozen(upgrade) => Insight::None,
+        Some(Reading::Kept(_)) if is_frozen(upgrade) => Insight::Last,
+        _ => Insight::Whole,
+    };
     Settled {
         meaning,
         selector: selector.ok(),
         catalog,
+        insight,
     }
+}
+
+/// What `status.resolvedFrom` says of a wish with this digest. A URL that is not shown whole is marked: who does not know the field
+/// with its digest, an older release or one before the schema that has it, resolves anew instead of taking it for the whole one.
+pub(super) fn resolved_from(digest: String, hidden: bool) -> String {
+    if hidden { digest + "?" } else { digest }
+}
+
+/// The image in the status, as it is shown, and the digest of its URL where that is not shown whole; none where it was found for
+/// another wish.
+fn frozen(upgrade: &OSUpgrade) -> Option<(Image, Option<&str>)> {
+    let status = upgrade.status.as_ref()?;
+    let url = status.resolved_url_digest.as_deref();
+    let from = resolved_from(upgrade.spec.resolution_digest(), url.is_some());
+    let same = status.resolved_from.as_deref() == Some(from.as_str());
+    Some((status.resolved.clone().filter(|_| same)?, url))
+}
+
+/// Whether an image is frozen for what is asked for now.
+pub(super) fn is_frozen(upgrade: &OSUpgrade) -> bool {
+    frozen(upgrade).is_some()
+}
+
+/// Whether a leader has said that the catalog blocks the frozen image.
+fn said_blocked(upgrade: &OSUpgrade) -> bool {
+    let conditions = upgrade
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    find(conditions, RESOLVED).is_some_and(|said| said.reason == Reason::Blocked.to_string())
 }
 
 /// A limit that is none: the schema lets no such through, and nobody guesses what it may mean.
@@ -81,32 +134,30 @@ fn meaning(
     reading: Option<&Reading>,
     told: &[Arc<OSUpgradeProgress>],
 ) -> Meaning {
-    let status = upgrade.status.as_ref();
-    let frozen = status
-        .filter(|status| {
-            status.resolved_from.as_deref() == Some(upgrade.spec.resolution_digest().as_str())
-        })
-        .and_then(|status| status.resolved.clone());
-    if let Some(shown) = frozen {
-        let digest = status.and_then(|status| status.resolved_url_digest.as_deref());
+    if let Some((shown, digest)) = frozen(upgrade) {
         let Some(image) = whole(upgrade, shown, digest, reading, told) else {
             let message = "the whole URL of the image is known to its catalog alone, which does not name it any more, or cannot be \
                            read";
             return Meaning::Pending(message.to_owned());
         };
-        let blocks = |version: Version| {
-            reading
-                .and_then(Reading::catalog)
-                .is_some_and(|catalog| catalog.blocks(&version))
+        let blocked = match reading.and_then(Reading::catalog) {
+            Some(catalog) => {
+                let blocks = |version: Version| catalog.blocks(&version);
+                image.version.parse().is_ok_and(blocks)
+            }
+            // A catalog that cannot be read takes back nothing that it said.
+            None => said_blocked(upgrade),
         };
-        return if image.version.parse().is_ok_and(blocks) {
+        return if blocked {
             Meaning::Blocked(image)
         } else {
             Meaning::Frozen(image)
         };
     }
     match reading {
-        Some(Reading::Unknown) => Meaning::Pending("the catalog was not read yet".to_owned()),
+        Some(Reading::Unknown | Reading::Kept(_)) => {
+            Meaning::Pending("the catalog was not read yet".to_owned())
+        }
         Some(Reading::Unreachable(trouble)) => {
             Meaning::Pending(format!("the catalog cannot be read: {}", trouble.message))
         }
@@ -116,7 +167,8 @@ fn meaning(
     }
 }
 
-/// A frozen image with its whole URL, which the status does not show. None where nobody knows that any more.
+/// A frozen image with its whole URL, which the status does not show. None where nobody knows that any more. Where the catalog has
+/// it with another query, such as a newer signature, that serves: the checksum says what the image is.
 fn whole(
     upgrade: &OSUpgrade,
     shown: Image,
@@ -131,7 +183,7 @@ fn whole(
     let listed = || {
         let catalog = reading?.catalog()?;
         match catalog.find(&shown.version.parse().ok()?) {
-            Found::Image(image) => Some(image.url.as_str()),
+            Found::Image(image) => Some(image),
             _ => None,
         }
     };
@@ -141,10 +193,14 @@ fn whole(
     });
     let url = given
         .into_iter()
-        .chain(listed())
+        .chain(listed().map(|image| image.url.as_str()))
         .chain(objects.map(|object| object.spec.image.url.as_str()))
-        .find(|url| url_digest(url) == digest)?
-        .to_owned();
+        .find(|url| url_digest(url) == digest)
+        .map(str::to_owned)
+        .or_else(|| {
+            let renewed = listed().filter(|image| image.shown() == shown)?;
+            Some(renewed.url.clone())
+        })?;
     Some(Image { url, ..shown })
 }
 
@@ -174,7 +230,7 @@ fn said_of(reading: &Reading) -> Vec<Holds> {
     };
     let mut holds = Vec::new();
     match reading {
-        Reading::Unknown => {}
+        Reading::Unknown | Reading::Kept(_) => {}
         Reading::Read(_, None) => holds.push(Holds::new(
             "CatalogReachable",
             true,
@@ -212,13 +268,13 @@ fn said_of(reading: &Reading) -> Vec<Holds> {
 pub(super) fn condition(meaning: &Meaning) -> Holds {
     match meaning {
         Meaning::Frozen(image) | Meaning::Found(image) => Holds::new(
-            "Resolved",
+            RESOLVED,
             true,
             "Resolved",
             format!("the image is {}", image.version),
         ),
         Meaning::Blocked(image) => Holds::new(
-            "Resolved",
+            RESOLVED,
             true,
             &Reason::Blocked.to_string(),
             format!(
@@ -226,9 +282,12 @@ pub(super) fn condition(meaning: &Meaning) -> Holds {
                 image.version
             ),
         ),
-        Meaning::Pending(message) => Holds::new("Resolved", false, "Pending", message.clone()),
+        Meaning::Pending(message) => Holds::new(RESOLVED, false, "Pending", message.clone()),
         Meaning::Rejected { reason, message } => {
-            Holds::new("Resolved", false, reason, message.clone())
+            Holds::new(RESOLVED, false, reason, message.clone())
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

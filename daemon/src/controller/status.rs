@@ -34,12 +34,16 @@ pub(super) fn wanted(
             let shown = image.shown();
             let hidden = shown.url != image.url;
             let url = hidden.then(|| url_digest(&image.url));
-            (Some(shown), Some(digest), url)
+            (
+                Some(shown),
+                Some(resolution::resolved_from(digest, hidden)),
+                url,
+            )
         }
         // Of what is frozen only a part is not known at present.
-        Meaning::Pending(_) if before.resolved_from.as_ref() == Some(&digest) => (
+        Meaning::Pending(_) if resolution::is_frozen(upgrade) => (
             before.resolved.clone(),
-            Some(digest),
+            before.resolved_from.clone(),
             before.resolved_url_digest.clone(),
         ),
         Meaning::Pending(_) | Meaning::Rejected { .. } => (None, None, None),

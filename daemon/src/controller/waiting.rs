@@ -6,7 +6,7 @@ use slotd_crds::api::OSUpgradeProgress;
 use slotd_engine::rollout::{Outlook, Plan, ProgressUid, Wait};
 
 use super::conditions::{Holds, find};
-use super::resolution::{Meaning, Settled};
+use super::resolution::{Insight, Meaning, Settled};
 use super::snapshot::Snapshot;
 
 /// The condition's type.
@@ -52,9 +52,17 @@ pub(super) fn changes(
     settled: &BTreeMap<String, Settled>,
     plan: &Plan,
 ) -> Vec<(ProgressUid, Holds)> {
+    // What was said of its nodes stays until it is known what is to be said.
+    let unknown = |upgrade: &str| {
+        let settled = settled.get(upgrade);
+        settled.is_some_and(|settled| settled.insight == Insight::None)
+    };
     let mut changes = Vec::new();
     let mut waiting = BTreeSet::new();
     for outlook in &plan.upgrades {
+        if unknown(&outlook.upgrade.0) {
+            continue;
+        }
         let meaning = settled.get(&outlook.upgrade.0).map(|one| &one.meaning);
         let found = matches!(meaning, Some(Meaning::Found(_)));
         for wait in &outlook.waiting {
@@ -71,6 +79,14 @@ pub(super) fn changes(
         let Some(uid) = object.metadata.uid.clone().map(ProgressUid) else {
             continue;
         };
+        if object
+            .spec
+            .source_ref
+            .as_ref()
+            .is_some_and(|source| unknown(&source.uid))
+        {
+            continue;
+        }
         let waited = said(object).is_some_and(|condition| condition.status == "True");
         if waited && !waiting.contains(&uid) {
             changes.push((

@@ -1,6 +1,6 @@
 //! What the planner answers: writes, and how each upgrade stands.
 
-use super::fleet::{Failure, NodeUid, Place, ProgressUid, UpgradeUid};
+use super::fleet::{Failure, Fleet, NodeUid, Place, ProgressUid, UpgradeUid};
 
 /// What is to be written now, and what is to be shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,6 +78,30 @@ pub enum Write {
         /// The attempt that is activated.
         attempt: u32,
     },
+}
+
+impl Plan {
+    /// Takes out what would let a node of these upgrades begin, or begin anew: what is under way goes on, and what is over is put in
+    /// order. Any write may be lost, so may these.
+    pub fn begin_nothing(&mut self, fleet: &Fleet, held: impl Fn(&UpgradeUid) -> bool) {
+        let of = |uid: &ProgressUid| {
+            let progress = fleet.progress.iter().find(|progress| progress.uid == *uid);
+            progress.and_then(|progress| progress.upgrade.as_ref())
+        };
+        self.writes.retain(|write| {
+            let upgrade = match write {
+                Write::Create { upgrade, .. } => Some(upgrade),
+                Write::Claim(place) => place.holder.as_ref().map(|holder| &holder.upgrade),
+                Write::Raise { progress, .. } | Write::Activate { progress, .. } => of(progress),
+                Write::Free { .. }
+                | Write::BindUpgrade(_)
+                | Write::UnbindUpgrade(_)
+                | Write::Unbind { .. }
+                | Write::Delete { .. } => None,
+            };
+            !upgrade.is_some_and(&held)
+        });
+    }
 }
 
 /// What makes a place free.

@@ -31,6 +31,8 @@ pub(super) struct Trouble {
 pub(super) enum Reading {
     /// Nothing yet.
     Unknown,
+    /// What an earlier leader had last, before the server was asked: good enough to know what is blocked, not to choose by.
+    Kept(Arc<Catalog>),
     /// The catalog, and why there is no newer one, where it could not be read again.
     Read(Arc<Catalog>, Option<Trouble>),
     /// It could not be read.
@@ -50,7 +52,7 @@ impl Reading {
     /// The catalog, if there is one.
     pub(super) fn catalog(&self) -> Option<&Catalog> {
         match self {
-            Self::Read(catalog, _) => Some(catalog),
+            Self::Read(catalog, _) | Self::Kept(catalog) => Some(catalog),
             _ => None,
         }
     }

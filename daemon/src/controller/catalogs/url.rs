@@ -84,7 +84,7 @@ async fn poll(url: String, reading: watch::Sender<Reading>, changed: Arc<Notify>
                         info!(url = shown(&url), "the last good catalog is known");
                         good = Some(catalog.clone());
                         tag = kept.tag.and_then(|tag| HeaderValue::from_str(&tag).ok());
-                        reading.send_replace(Reading::Read(catalog, None));
+                        reading.send_replace(Reading::Kept(catalog));
                         changed.notify_one();
                     }
                 }
@@ -172,7 +172,7 @@ fn tell(url: &str, reading: &Reading) {
             );
         }
         Reading::Unusable(rejection) => warn!(url, "this is no catalog: {}", rejection.message),
-        Reading::Unknown => {}
+        Reading::Unknown | Reading::Kept(_) => {}
     }
 }
 
@@ -182,6 +182,7 @@ fn same(one: &Reading, other: &Reading) -> bool {
         (Reading::Read(one, first), Reading::Read(other, second)) => {
             one == other && first == second
         }
+        (Reading::Kept(one), Reading::Kept(other)) => one == other,
         (Reading::Unreachable(one), Reading::Unreachable(other)) => one == other,
         (Reading::Unusable(one), Reading::Unusable(other)) => one == other,
         _ => false,

@@ -265,19 +265,22 @@ fn a_query_is_shown_to_nobody_and_told_to_the_nodes() {
             assert_eq!(whole(None, &[]), url);
             continue;
         }
-        let entry = |url: &str| {
+        let entry = |url: &str, digit: &str| {
             reading(&format!(
                 "images: [{{version: v1.35.1, url: '{url}', checksum: '{}'}}]",
-                "a".repeat(64)
+                digit.repeat(64)
             ))
         };
-        assert_eq!(whole(Some(&entry(url)), &[]), url);
+        assert_eq!(whole(Some(&entry(url, "a")), &[]), url);
         // The catalog has another by now: what a node was told of this very upgrade is known.
-        let other = entry("https://h/i.zst?token=other");
+        let newer = "https://h/i.zst?token=other";
+        let other = entry(newer, "b");
         let mut object = progress("n1", json!(null));
         object["spec"]["image"]["url"] = json!(url);
         let told = [read(object)];
         assert_eq!(whole(Some(&other), &told), url);
+        // The same image with a newer signature serves as well.
+        assert_eq!(whole(Some(&entry(newer, "a")), &[]), newer);
         // Nobody knows it: no node is told of another, and what is frozen stays.
         let pending = settle(&upgrade, Some(&other), &[]);
         assert!(matches!(pending.meaning, Meaning::Pending(_)));

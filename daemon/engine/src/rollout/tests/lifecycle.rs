@@ -5,7 +5,7 @@ use super::fixture::{
     writes,
 };
 use crate::rollout::{
-    Action, At, End, Failure, Fit, Halted, ImageId, Limit, Phase, Resolution, Wait,
+    Action, At, End, Failure, Fit, Halted, ImageId, Limit, Phase, Resolution, Wait, Write, plan,
 };
 
 #[test]
@@ -264,4 +264,35 @@ fn where_the_rest_is_done_and_some_refused_it_says_so() {
     assert_eq!(outlook.phase, Phase::Halted);
     assert_eq!(outlook.halted, Some(Halted::NothingLeft));
     assert_eq!((outlook.ok, outlook.fail), (1, 1));
+}
+
+#[test]
+fn what_is_held_begins_nothing_and_what_is_over_is_put_in_order() {
+    let mut fleet = fleet(&["n1", "n2", "n3", "n4"]);
+    fleet.upgrades[0].bound = true;
+    fleet.upgrades[0].max_unavailable = Limit::Nodes(3);
+    fleet.upgrades[0].max_staging = Some(Limit::Nodes(3));
+    fleet.progress = vec![
+        activated("u", "n1", At::Ended(End::Completed)),
+        progress("u", "n2", At::Staged),
+        progress("u", "n3", At::Staged),
+    ];
+    fleet.places = vec![place("u", "n1", 0), place("u", "n2", 0)];
+    runs(&mut fleet, 0, &["n1"]);
+    let mut planned = plan(&fleet);
+    let kinds = |planned: &crate::rollout::Plan| -> Vec<&str> {
+        let kind = |write: &Write| match write {
+            Write::Free { .. } => "free",
+            Write::Claim(_) => "claim",
+            Write::Create { .. } => "create",
+            Write::Activate { .. } => "activate",
+            _ => "other",
+        };
+        planned.writes.iter().map(kind).collect()
+    };
+    assert_eq!(kinds(&planned), ["free", "activate", "claim", "create"]);
+    planned.begin_nothing(&fleet, |_| false);
+    assert_eq!(kinds(&planned).len(), 4);
+    planned.begin_nothing(&fleet, |upgrade| *upgrade == fleet.upgrades[0].uid);
+    assert_eq!(kinds(&planned), ["free"]);
 }
