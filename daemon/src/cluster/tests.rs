@@ -15,7 +15,7 @@ use crate::status::{ProgressStatus, SlotLetter};
 const DIGITS: &str = "99af82a263deca44ad91d21d684f0fa944d5d0456a1da540f1c644f8aa59b14b";
 
 /// An object of the year 2026 for this node, changed as given.
-fn object(name: &str, second: u32, change: &Value) -> OSUpgradeProgress {
+pub(super) fn object(name: &str, second: u32, change: &Value) -> OSUpgradeProgress {
     let mut value = json!({
         "apiVersion": "monok8s.io/v1alpha1",
         "kind": "OSUpgradeProgress",
@@ -50,7 +50,7 @@ fn merge(value: &mut Value, change: &Value) {
     }
 }
 
-fn running(version: &str) -> Running {
+pub(super) fn running(version: &str) -> Running {
     Running {
         version: Some(version.to_owned()),
         good: true,
@@ -63,7 +63,7 @@ fn chosen(objects: &[OSUpgradeProgress], record: &Record) -> Option<String> {
 }
 
 /// A record whose upgrade was begun for this object and stands there.
-fn under_way(object: &OSUpgradeProgress, at: Point) -> Record {
+pub(super) fn under_way(object: &OSUpgradeProgress, at: Point) -> Record {
     let Judgement::Take(assignment) = judge(object, &Record::default(), &running("v1.34.0")) else {
         panic!("it is not begun");
     };
