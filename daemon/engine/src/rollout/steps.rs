@@ -19,7 +19,7 @@ pub(super) fn take<'a>(
     retarget(view, course, writes);
     use_claims(view, course, ledger, writes, &mut waits);
     claim(course, next, writes, &mut waits);
-    stage(view, course, writes, &mut waits);
+    stage(view, course, next, writes, &mut waits);
     for (node, standing) in &course.standings {
         if let Standing::Stuck(wait) = standing {
             let progress = view.part(&course.upgrade.uid, &node.uid);
@@ -158,6 +158,7 @@ fn claim<'a>(
 fn stage<'a>(
     view: &View<'a>,
     course: &Course<'a>,
+    ledger: &Ledger<'_, 'a>,
     writes: &mut Vec<Write>,
     waits: &mut Vec<Waiting>,
 ) {
@@ -165,12 +166,20 @@ fn stage<'a>(
     let limit = ahead
         .unwrap_or(course.upgrade.max_unavailable)
         .of(course.targets.len());
+    // Where nothing is staged ahead, what could not take a place that is free neither stages for it nor keeps others from it.
+    let busy = |node: &'a Node| {
+        let wait = ledger.fits(course.upgrade, &course.targets, node).err();
+        wait.filter(|wait| ahead.is_none() && matches!(wait, Wait::ControlPlane(_)))
+    };
     // One that is held back for a reason of its own takes nobody's turn.
     let mut staging = course
         .standings
         .iter()
         .filter(|(node, standing)| match standing {
-            Standing::Staging(part) | Standing::Staged(part) | Standing::Astray(part) => {
+            Standing::Staged(part) => {
+                course.gate(node, Some(part)).is_none() && busy(node).is_none()
+            }
+            Standing::Staging(part) | Standing::Astray(part) => {
                 course.gate(node, Some(part)).is_none()
             }
             // Nobody stages ahead of those that have a place.
@@ -181,7 +190,7 @@ fn stage<'a>(
     for (node, standing) in &course.standings {
         match standing {
             Standing::ToStage(part) => {
-                let wait = course.gate(node, *part).or_else(|| {
+                let wait = course.gate(node, *part).or_else(|| busy(node)).or_else(|| {
                     let turn = staging < limit;
                     (!turn).then_some(Wait::StagingTurn)
                 });

@@ -114,6 +114,43 @@ fn one_control_plane_node_at_a_time() {
 }
 
 #[test]
+fn a_control_plane_node_that_has_to_wait_for_another_one_keeps_no_worker_from_its_turn() {
+    let mut fleet = fleet(&["n1", "n2", "n3", "n4"]);
+    fleet.upgrades[0].bound = true;
+    fleet.upgrades[0].max_staging = None;
+    fleet.progress = vec![progress("u", "n1", At::Staged)];
+    for node in &mut fleet.nodes[..2] {
+        node.control_plane = true;
+    }
+    // No target, and down for long.
+    let mut down = super::fixture::node("m1");
+    down.control_plane = true;
+    down.ready = false;
+    fleet.nodes.push(down);
+    // Nor does another one of the control plane stage for a place that it could not take.
+    assert_eq!(writes(&fleet), ["create u n3 0"]);
+    let busy = || Wait::ControlPlane("m1".to_owned());
+    assert_eq!(
+        waits(&fleet, "u"),
+        [
+            wait("n1", busy()),
+            wait("n2", busy()),
+            wait("n4", Wait::StagingTurn)
+        ]
+    );
+    fleet.progress.push(progress("u", "n3", At::Staged));
+    assert_eq!(writes(&fleet), ["claim n3"]);
+    // A number that was asked for counts all that hold the image ready.
+    fleet.progress.truncate(1);
+    fleet.upgrades[0].max_staging = Some(Limit::Nodes(1));
+    assert_eq!(writes(&fleet), [""; 0]);
+    // With the other one back it is as ever.
+    fleet.upgrades[0].max_staging = None;
+    fleet.nodes[4].ready = true;
+    assert_eq!(writes(&fleet), ["claim n1"]);
+}
+
+#[test]
 fn a_place_is_given_back_for_four_reasons_and_no_other() {
     let mut fleet = fleet(&["n1"]);
     fleet.upgrades[0].bound = true;
