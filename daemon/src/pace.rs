@@ -21,13 +21,23 @@ const LONGEST: Duration = Duration::from_secs(20);
 ///
 /// # Errors
 /// When the credential cannot be used.
-pub(crate) fn client(mut config: Config) -> kube::Result<Client> {
-    config.default_retry = false;
-    let builder = ClientBuilder::try_from(config)?;
-    Ok(builder.with_layer(&RetryAfter).build())
+pub(crate) fn client(config: Config) -> kube::Result<Client> {
+    client_within(config, LONGEST)
 }
 
-struct RetryAfter;
+/// The same with another longest pause. Each client pauses for itself.
+///
+/// # Errors
+/// When the credential cannot be used.
+pub(crate) fn client_within(mut config: Config, longest: Duration) -> kube::Result<Client> {
+    config.default_retry = false;
+    let builder = ClientBuilder::try_from(config)?;
+    Ok(builder.with_layer(&RetryAfter { longest }).build())
+}
+
+struct RetryAfter {
+    longest: Duration,
+}
 
 impl<S> Layer<S> for RetryAfter {
     type Service = Paced<S>;
@@ -35,6 +45,7 @@ impl<S> Layer<S> for RetryAfter {
     fn layer(&self, inner: S) -> Paced<S> {
         Paced {
             inner,
+            longest: self.longest,
             until: Arc::default(),
             pause: None,
         }
@@ -44,6 +55,7 @@ impl<S> Layer<S> for RetryAfter {
 /// A service that is ready again when the last pause that was asked for is over.
 struct Paced<S> {
     inner: S,
+    longest: Duration,
     until: Arc<Mutex<Option<Instant>>>,
     pause: Option<Pin<Box<Sleep>>>,
 }
@@ -75,11 +87,12 @@ where
         // There 429 says that a budget keeps the pod, which is no reason to be silent about it.
         let eviction = request.uri().path().ends_with("/eviction");
         let until = Arc::clone(&self.until);
+        let longest = self.longest;
         let answer = self.inner.call(request);
         Box::pin(async move {
             let answer = answer.await?;
             if !eviction && let Some(pause) = asked_for(&answer) {
-                let end = Instant::now() + pause;
+                let end = Instant::now() + pause.min(longest);
                 let mut until = until.lock().unwrap_or_else(PoisonError::into_inner);
                 *until = Some(until.map_or(end, |known| known.max(end)));
             }
@@ -96,7 +109,7 @@ fn asked_for<B>(answer: &Response<B>) -> Option<Duration> {
     );
     let seconds = answer.headers().get(RETRY_AFTER).filter(|_| busy)?;
     let seconds = seconds.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds).min(LONGEST))
+    Some(Duration::from_secs(seconds))
 }
 
 #[cfg(test)]

@@ -26,6 +26,9 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const RENEW: Duration = Duration::from_secs(5);
 /// How often the others look.
 const LOOK: Duration = Duration::from_secs(3);
+/// The longest pause that the API server may ask for between two requests about the Lease: one that it puts off is made
+/// again while the holder leads still.
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
 /// One candidate.
 pub(super) struct Candidate {
@@ -204,7 +207,7 @@ fn won(answer: Result<Lease, kube::Error>) -> Result<bool, kube::Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DEADLINE, DURATION, Seen};
+    use super::{DEADLINE, DURATION, LONGEST_PAUSE, LOOK, RENEW, Seen};
     use std::time::{Duration, Instant};
 
     #[test]
@@ -224,5 +227,10 @@ mod tests {
     fn who_cannot_renew_stops_before_others_may_begin() {
         // A renewal that began at the deadline may take half of it.
         assert!(DEADLINE + DEADLINE / 2 <= DURATION);
+    }
+
+    #[test]
+    fn a_renewal_that_is_put_off_once_comes_in_time() {
+        assert!(RENEW + LONGEST_PAUSE.max(LOOK) < DEADLINE);
     }
 }

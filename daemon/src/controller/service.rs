@@ -44,11 +44,12 @@ async fn serve(connection: &Connection) -> anyhow::Result<()> {
     let identity = identity();
     let namespace = connection.namespace.as_str();
     tell(&[NotifyState::Ready, NotifyState::Status("Started")]);
-    let (client, leads) = loop {
+    let (lease_client, leads) = loop {
         let client = session.client();
+        let lease_client = session.lease_client();
         info!(server = %session.server(), namespace, "the cluster");
         let (sender, leads) = watch::channel(false);
-        let candidate = Candidate::new(client.clone(), namespace, identity.clone());
+        let candidate = Candidate::new(lease_client.clone(), namespace, identity.clone());
         let mut election = tokio::spawn(candidate.run(sender));
         let end = tokio::select! {
             _ = terminate.recv() => End::Told,
@@ -56,24 +57,24 @@ async fn serve(connection: &Connection) -> anyhow::Result<()> {
             _ = &mut election => End::Broken,
             () = ping() => End::Broken,
             () = work(&client, namespace, &identity, leads.clone()) => End::Broken,
-            renewed = session.renewed() => End::Renewed(renewed),
+            renewed = session.renewed() => End::Renewed(Box::new(renewed)),
         };
         election.abort();
         match end {
-            End::Told => break (client, leads),
+            End::Told => break (lease_client, leads),
             End::Broken => {
                 tell(&[NotifyState::Stopping]);
                 bail!("a part of the controller ended by itself");
             }
             // All begins anew, and with the Lease that is this one's still.
-            End::Renewed(renewed) => session = renewed,
+            End::Renewed(renewed) => session = *renewed,
         }
     };
     tell(&[NotifyState::Stopping]);
     info!("stopping");
     if *leads.borrow() {
         // Not for long: it runs out by itself.
-        let release = Candidate::release(client, namespace, &identity);
+        let release = Candidate::release(lease_client, namespace, &identity);
         let _ = tokio::time::timeout(Duration::from_secs(5), release).await;
     }
     Ok(())
@@ -86,7 +87,7 @@ enum End {
     /// By itself, which it never does.
     Broken,
     /// The credential was renewed.
-    Renewed(Session),
+    Renewed(Box<Session>),
 }
 
 /// Passes, as long as this one leads. Never ends.

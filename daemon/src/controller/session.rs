@@ -8,6 +8,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tracing::{info, warn};
 
+use super::election::LONGEST_PAUSE;
 use crate::backoff::jittered;
 use crate::credential::Material;
 use crate::error::causes;
@@ -18,9 +19,10 @@ const LOOK: Duration = Duration::from_secs(5);
 /// How long it may take until a connection stands.
 const CONNECTING: Duration = Duration::from_secs(10);
 
-/// A client, and what it was made of.
+/// The clients, and what they were made of.
 pub(super) struct Session {
     client: Client,
+    lease_client: Client,
     server: String,
     /// The kubeconfig and what it held; none for a service account, whose token is read anew by the client itself.
     origin: Option<(PathBuf, Material)>,
@@ -45,9 +47,12 @@ impl Session {
         };
         config.connect_timeout = Some(CONNECTING);
         let server = config.cluster_url.to_string();
-        let client = pace::client(config).context("cannot use the credential")?;
+        let unusable = "cannot use the credential";
+        let lease_client = pace::client_within(config.clone(), LONGEST_PAUSE).context(unusable)?;
+        let client = pace::client(config).context(unusable)?;
         Ok(Self {
             client,
+            lease_client,
             server,
             origin,
         })
@@ -55,6 +60,11 @@ impl Session {
 
     pub(super) fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// The client for the Lease: what the passes are told to wait for is not to cost the lead.
+    pub(super) fn lease_client(&self) -> Client {
+        self.lease_client.clone()
     }
 
     pub(super) fn server(&self) -> &str {
@@ -107,8 +117,13 @@ async fn from_file(path: &Path) -> anyhow::Result<Config> {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
     use std::path::Path;
     use std::time::Duration;
+
+    use http::Request;
+    use kube::Client;
 
     use super::Session;
 
@@ -151,5 +166,45 @@ mod tests {
         write(&path, &kubeconfig("https://two.example"));
         let server = renewed(&session, 3000).await;
         assert_eq!(server.as_deref(), Some("https://two.example/"));
+    }
+
+    /// A server that is always overloaded.
+    fn busy_server() -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                let mut connection = connection.unwrap();
+                let _ = connection.read(&mut [0; 8192]).unwrap();
+                let head = "429 Too Many Requests\r\nretry-after: 60";
+                write!(
+                    connection,
+                    "HTTP/1.1 {head}\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{{}}"
+                )
+                .unwrap();
+            }
+        });
+        server
+    }
+
+    async fn ask(client: &Client) {
+        let request = Request::get("/x").body(Vec::new()).unwrap();
+        client.request_text(request).await.unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn the_lease_waits_neither_for_the_pause_of_the_passes_nor_for_a_long_one_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("controller.kubeconfig");
+        fs::write(&path, kubeconfig(&busy_server())).unwrap();
+        let session = Session::open(Some(&path)).await.unwrap();
+        ask(&session.client()).await;
+        let lease = session.lease_client();
+        let twice = async {
+            ask(&lease).await;
+            ask(&lease).await;
+        };
+        let in_time = tokio::time::timeout(Duration::from_secs(9), twice).await;
+        assert!(in_time.is_ok());
     }
 }
