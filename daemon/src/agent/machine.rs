@@ -17,8 +17,9 @@ pub trait Machine: Send + Sync + 'static {
     /// any verdict.
     fn run_checks(&self, deadline: Instant, cancel: &Cancel) -> Verdict;
 
-    /// Keeps which units fail now: they do not count against the trial that is about to be booted. Where that cannot be
-    /// kept, no failed unit counts. A machine without units has nothing to keep.
+    /// Keeps which units fail now: they do not count against the trial that is about to be booted; and whether a kubelet is
+    /// configured, which is asked then too. Where that cannot be kept, no failed unit counts. A machine without units has
+    /// nothing to keep.
     fn remember_failed_units(&self) {}
 
     /// Forgets them: they belong to one trial alone, and another one is not to be held to them.

@@ -42,6 +42,8 @@ pub struct HealthSettings {
     pub http: Option<Vec<HttpCheck>>,
     /// A kubelet is configured where one of these files is: its configuration as kubeadm writes it, or its credential.
     pub kubelet: Vec<PathBuf>,
+    /// Whether one was configured before the upgrade: an image that loses these files is to be told from a node without one.
+    pub kubelet_before: bool,
     /// How long one script may run.
     pub script_timeout: Duration,
     /// How often a failing script is run before its answer is final.
@@ -67,6 +69,7 @@ impl Default for HealthSettings {
             kubelet: [KUBELET_CONFIGURATION, KUBELET_KUBECONFIG]
                 .map(PathBuf::from)
                 .to_vec(),
+            kubelet_before: false,
             script_timeout: Duration::from_secs(60),
             attempts: 1,
             failed_before: None,
@@ -150,6 +153,12 @@ pub fn run(
 /// When PID 1 does not answer; the text says how.
 pub fn failed_units() -> Result<Vec<String>, String> {
     SystemdNode::default().failed_units()
+}
+
+/// Whether a kubelet is configured now, for [`HealthSettings::kubelet_before`].
+#[must_use]
+pub fn kubelet_configured(settings: &HealthSettings) -> bool {
+    settings.kubelet.iter().any(|file| file.exists())
 }
 
 /// [`run`], on a machine that may be made up.

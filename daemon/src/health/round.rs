@@ -26,7 +26,9 @@ impl Round<'_> {
         }
         let probes = match &self.settings.http {
             Some(probes) => probes.clone(),
-            None if self.settings.kubelet.iter().any(|file| self.node.has(file)) => {
+            None if self.settings.kubelet_before
+                || self.settings.kubelet.iter().any(|file| self.node.has(file)) =>
+            {
                 HttpCheck::kubelet().into_iter().collect()
             }
             None => Vec::new(),

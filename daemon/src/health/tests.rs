@@ -225,10 +225,20 @@ fn the_kubelet_is_asked_only_where_one_is_configured() {
             "{sign}"
         );
     }
+    // There was one before, and the image lost it.
+    let lost = HealthSettings {
+        kubelet_before: true,
+        ..settings(&[])
+    };
+    let verdict = judged(&without, &lost, soon());
+    assert!(
+        matches!(&verdict, Verdict::Late { check, .. } if check == "http kubelet"),
+        "{verdict:?}"
+    );
     let with = with("/etc/kubernetes/kubelet.conf");
     let none = HealthSettings {
         http: Some(Vec::new()),
-        ..settings(&[])
+        ..lost
     };
     assert_eq!(judged(&with, &none, soon()), Verdict::Healthy);
 }
