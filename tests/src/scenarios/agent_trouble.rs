@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::api::installed;
+use super::applied::Applied;
 use super::on_stand_ins;
 use super::told::{Told, schedulable};
 use crate::cluster::wait_until;
@@ -268,7 +269,8 @@ spec:
 
 fn refused_status(lab: &Lab) -> Result<()> {
     let admin = installed(lab)?;
-    admin.apply(REFUSAL)?;
+    let kinds = "validatingadmissionpolicybinding/no-status validatingadmissionpolicy/no-status";
+    let _refusal = Applied::new(admin, REFUSAL, kinds)?;
     let slowly = "fetch: {rateLimit: 512KiB}\n".to_owned();
     let fleet = Fleet::start_with(
         lab,
@@ -286,7 +288,22 @@ fn refused_status(lab: &Lab) -> Result<()> {
         fleet.admin().apply(&document.to_string())?;
     }
     // A policy is in force some moments after it was made.
-    std::thread::sleep(Duration::from_secs(5));
+    let own = fleet.plane().node(node.name())?;
+    let name = format!("{}-refused-0", node.name());
+    let mut message = 0..;
+    wait_until("a status that is refused", PATIENCE, || {
+        let status =
+            json!({"status": {"message": message.next().map(|number| number.to_string())}});
+        own.refusal(&[
+            "patch",
+            "osupgradeprogress",
+            &name,
+            "--subresource=status",
+            "--type=merge",
+            "--patch",
+            &status.to_string(),
+        ])
+    })?;
     let log = fleet.plane().audit_log()?;
     let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({"action": "Stage"}))?;
     told.wait_for("Staged")?;
@@ -303,10 +320,8 @@ fn refused_status(lab: &Lab) -> Result<()> {
     let busiest = requests.most_within(Duration::from_secs(10));
     lab.note(format!("at most {busiest} requests in 10 s"));
     ensure!(busiest <= BUSY, "{busiest} requests in 10 s");
-    admin.run(&["delete", "osupgradeprogress", "--all"])?;
-    admin.run(&["delete", "validatingadmissionpolicybinding", "no-status"])?;
     admin
-        .run(&["delete", "validatingadmissionpolicy", "no-status"])
+        .run(&["delete", "osupgradeprogress", "--all"])
         .map(drop)
 }
 

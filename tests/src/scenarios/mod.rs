@@ -4,6 +4,7 @@ mod agent;
 mod agent_trouble;
 mod api;
 mod api_trouble;
+mod applied;
 mod catalogs;
 mod control_plane;
 mod controller_access;

@@ -209,6 +209,7 @@ impl<'a> Fleet<'a> {
                 },
             },
         });
+        self.wait_until_pods_may_come()?;
         self.admin().apply(&deployment.to_string())?;
         if let Some(missing) = may_be_missing {
             let budget = json!({
@@ -228,6 +229,25 @@ impl<'a> Fleet<'a> {
                 ready.as_u64() == Some(u64::try_from(replicas)?),
                 "{ready} of {replicas} pods of {name} are Ready"
             );
+            Ok(())
+        })
+    }
+
+    /// Waits until no node keeps pods away for having been not Ready: the taint goes somewhat later than that, and until then
+    /// all pods would come to the other nodes.
+    fn wait_until_pods_may_come(&self) -> Result<()> {
+        let label = format!("{FLEET_LABEL}={}", self.name);
+        wait_until("nodes that take pods", PATIENCE, || {
+            let list = self.admin().json(&["get", "nodes", "--selector", &label])?;
+            let nodes = list["items"].as_array().context("a list of nodes")?;
+            let tainted = nodes.iter().find(|node| {
+                node["spec"]["taints"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .any(|taint| taint["key"] == "node.kubernetes.io/not-ready")
+            });
+            ensure!(tainted.is_none(), "{:#}", tainted.unwrap_or(&list)["spec"]);
             Ok(())
         })
     }

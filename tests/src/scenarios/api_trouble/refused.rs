@@ -8,10 +8,11 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
 use super::{PATIENCE, SPAN, asked_seldom};
-use crate::cluster::{AuditLog, Client, Requests, wait_until};
+use crate::cluster::{AuditLog, Requests, wait_until};
 use crate::lab::Lab;
 use crate::runner::Test;
 use crate::scenarios::api::installed;
+use crate::scenarios::applied::Applied;
 use crate::scenarios::on_stand_ins;
 use crate::scenarios::wish::{Wish, places, run_version};
 use crate::standin::{Controller, Fleet, Health, USER};
@@ -106,29 +107,6 @@ webhooks:
       - {name: own, expression: "request.resource.group != '' || request.name == 'slotd-places'"}
       - {name: not-the-test, expression: "request.userInfo.username != 'admin'"}
 "#;
-
-/// Documents that are applied for a while.
-struct Applied<'a> {
-    admin: &'a Client,
-    kinds: &'static str,
-}
-
-impl<'a> Applied<'a> {
-    fn new(admin: &'a Client, documents: &str, kinds: &'static str) -> Result<Self> {
-        admin.apply(documents)?;
-        Ok(Self { admin, kinds })
-    }
-}
-
-impl Drop for Applied<'_> {
-    fn drop(&mut self) {
-        for kind in self.kinds.split(' ') {
-            if let Err(error) = self.admin.run(&["delete", kind]) {
-                eprintln!("lab: {kind} is left behind: {error:#}");
-            }
-        }
-    }
-}
 
 fn throttled(lab: &Lab) -> Result<()> {
     let admin = installed(lab)?;
