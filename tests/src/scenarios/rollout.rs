@@ -115,7 +115,8 @@ fn several(lab: &Lab) -> Result<()> {
         let wish = Wish::apply(
             &fleet,
             &from,
-            &json!({"rollout": {"maxUnavailable": limit}}),
+            // Staged ahead, so that there are always some who wait for a place.
+            &json!({"rollout": {"maxUnavailable": limit, "maxStaging": "100%"}}),
         )?;
         wish.wait_for("Completed", 5, 5, 0)?;
         run_version(&fleet, version)?;

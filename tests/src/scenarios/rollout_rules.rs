@@ -76,7 +76,7 @@ fn control_plane(lab: &Lab) -> Result<()> {
     let wish = Wish::apply(
         &fleet,
         &from,
-        &json!({"rollout": {"maxUnavailable": "100%"}}),
+        &json!({"rollout": {"maxUnavailable": "100%", "maxStaging": "100%"}}),
     )?;
     wish.wait_for("Completed", 5, 5, 0)?;
     run_version(&fleet, "v1.1.0")?;
