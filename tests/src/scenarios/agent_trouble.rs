@@ -1,6 +1,6 @@
 //! The agent when its cluster is in trouble: the API server away, objects and kinds that go and come back, an agent that dies.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -287,6 +287,7 @@ fn refused_status(lab: &Lab) -> Result<()> {
         document["metadata"]["name"] = json!(format!("{}-refused-{number}", node.name()));
         fleet.admin().apply(&document.to_string())?;
     }
+    let made = Instant::now();
     // A policy is in force some moments after it was made.
     let own = fleet.plane().node(node.name())?;
     let name = format!("{}-refused-0", node.name());
@@ -303,6 +304,11 @@ fn refused_status(lab: &Lab) -> Result<()> {
             "--patch",
             &status.to_string(),
         ])
+    })?;
+    // The youngest object comes first, and its age is known to the second.
+    wait_until("a later second", PATIENCE, || {
+        ensure!(made.elapsed() > Duration::from_secs(1), "{made:?}");
+        Ok(())
     })?;
     let log = fleet.plane().audit_log()?;
     let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({"action": "Stage"}))?;
