@@ -74,8 +74,6 @@ pub(crate) fn same_checksum(one: &str, other: &str) -> bool {
     digits(one) == digits(other)
 }
 
-const NOT_WEB: &str = "it starts with neither http:// nor https://";
-
 /// Why a text is no URL that an object or a catalog may name, of an image or a catalog: `http://` or `https://`, nothing that
 /// would have to be escaped, and no user or password, which would be readable in objects and status. A file of the node is named
 /// on the node alone: who may write objects is not to have its devices opened.
@@ -86,7 +84,7 @@ pub fn check_web_url(text: &str) -> Result<(), &'static str> {
     let rest = text
         .strip_prefix("https://")
         .or_else(|| text.strip_prefix("http://"))
-        .ok_or(NOT_WEB)?;
+        .ok_or("it starts with neither http:// nor https://")?;
     check_characters(rest)?;
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if authority.contains('@') {

@@ -158,9 +158,7 @@ impl PodDrainer {
             tokio::time::sleep(backoff.failed()).await;
         }
     }
-}
 
-impl PodDrainer {
     /// Asks for a cordon once. A request that is on its way when the drain is stopped is not given up, since the API server may
     /// have it already: its answer is told to whoever takes cordons back.
     async fn cordon_once(&self, identity: &Identity, object: String) -> Result<(), String> {

@@ -40,7 +40,7 @@ pub enum ClusterAccess {
 
 impl ClusterAccess {
     /// The kubeconfig that is to be read; none where the node stands alone.
-    pub(crate) fn kubeconfig(&self) -> Option<&Path> {
+    fn kubeconfig(&self) -> Option<&Path> {
         match self {
             Self::Auto => Some(Path::new(KUBELET_KUBECONFIG)),
             Self::None => None,

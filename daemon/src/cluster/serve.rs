@@ -301,10 +301,7 @@ impl<'a> Side<'a> {
         chosen: Option<&OSUpgradeProgress>,
         judgement: Option<&Judgement>,
     ) -> Order {
-        let assignment = match judgement {
-            Some(Judgement::Take(assignment)) => Some(&**assignment),
-            _ => None,
-        };
+        let assignment = judgement.and_then(Judgement::wanted);
         // Before anything is asked for: an agent that was restarted while it drained waits for this word.
         if assignment.is_some_and(|wanted| wanted.activate && !wanted.suspended)
             && let Some(name) = chosen.and_then(|object| object.metadata.name.as_deref())

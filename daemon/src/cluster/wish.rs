@@ -37,6 +37,16 @@ pub(super) enum Judgement {
     Wait(String),
 }
 
+impl Judgement {
+    /// What the node is to be brought to, where the cluster wants something of it.
+    pub(super) fn wanted(&self) -> Option<&Assignment> {
+        match self {
+            Self::Take(assignment) => Some(assignment),
+            _ => None,
+        }
+    }
+}
+
 /// The attempt that an object asks for.
 pub(super) fn task(object: &OSUpgradeProgress) -> Task {
     Task {

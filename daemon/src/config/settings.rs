@@ -161,8 +161,9 @@ impl Settings {
                 .collect()
         });
         let mut health = HealthSettings::default();
-        let credential = merged.cluster.value.kubeconfig();
-        health.kubelet.extend(credential.map(PathBuf::from));
+        if let ClusterAccess::Kubeconfig(path) = &merged.cluster.value {
+            health.kubelet.push(path.clone());
+        }
         Ok(Self {
             slots,
             loader: merged.loader.value,

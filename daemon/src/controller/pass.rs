@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kube::{Client, ResourceExt};
-use slotd_engine::rollout::{UpgradeUid, plan};
+use slotd_engine::rollout::plan;
 use tokio::sync::Notify;
 use tracing::debug;
 
 use super::catalogs::Catalogs;
 use super::events::Events;
-use super::resolution::{Insight, settle};
+use super::resolution::{Insight, nothing_known, settle};
 use super::silent::Silent;
 use super::snapshot::Snapshot;
 use super::watches::Watches;
@@ -92,11 +92,7 @@ impl Passes {
             .collect();
         let fleet = snapshot.fleet(&settled);
         let mut plan = plan(&fleet);
-        let unknown = |upgrade: &UpgradeUid| {
-            let settled = settled.get(&upgrade.0);
-            settled.is_some_and(|settled| settled.insight == Insight::None)
-        };
-        plan.begin_nothing(&fleet, unknown);
+        plan.begin_nothing(&fleet, |upgrade| nothing_known(&settled, &upgrade.0));
         debug!(writes = plan.writes.len(), "planned");
         let mut writing = self.writer.begin(&snapshot, &settled);
         let mut written = writing.plan(&plan, &fleet).await;

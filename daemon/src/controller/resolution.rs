@@ -1,5 +1,6 @@
 //! Which image an upgrade means, fixed once.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::core::Selector;
@@ -26,6 +27,12 @@ pub(super) struct Settled {
     pub(super) catalog: Vec<Holds>,
     /// What there is of the catalog of an image that is frozen already.
     pub(super) insight: Insight,
+}
+
+/// Whether nothing is known yet of the catalog of an upgrade's frozen image.
+pub(super) fn nothing_known(settled: &BTreeMap<String, Settled>, upgrade: &str) -> bool {
+    let settled = settled.get(upgrade);
+    settled.is_some_and(|settled| settled.insight == Insight::None)
 }
 
 /// How much is known of the catalog of a frozen image, which may block it by now. Whoever has just begun to lead knows less than
@@ -63,14 +70,15 @@ pub(super) fn settle(
 ) -> Settled {
     let catalog = reading.map(said_of).unwrap_or_default();
     let selector = upgrade.spec.node_selector.read();
+    let frozen = frozen(upgrade);
+    let insight = match reading {
+        Some(Reading::Unknown) if frozen.is_some() => Insight::None,
+        Some(Reading::Kept(_)) if frozen.is_some() => Insight::Last,
+        _ => Insight::Whole,
+    };
     let meaning = match &selector {
         Err(error) => rejected(&Rejection::from(error.clone())),
-        Ok(_) => limits(upgrade).unwrap_or_else(|| meaning(upgrade, reading, told)),
-    };
-    let insight = match reading {
-        Some(Reading::Unknown) if is_frozen(upgrade) => Insight::None,
-        Some(Reading::Kept(_)) if is_frozen(upgrade) => Insight::Last,
-        _ => Insight::Whole,
+        Ok(_) => limits(upgrade).unwrap_or_else(|| meaning(upgrade, frozen, reading, told)),
     };
     Settled {
         meaning,
@@ -131,10 +139,11 @@ fn limits(upgrade: &OSUpgrade) -> Option<Meaning> {
 
 fn meaning(
     upgrade: &OSUpgrade,
+    frozen: Option<(Image, Option<&str>)>,
     reading: Option<&Reading>,
     told: &[Arc<OSUpgradeProgress>],
 ) -> Meaning {
-    if let Some((shown, digest)) = frozen(upgrade) {
+    if let Some((shown, digest)) = frozen {
         let Some(image) = whole(upgrade, shown, digest, reading, told) else {
             let message = "the whole URL of the image is known to its catalog alone, which does not name it any more, or cannot be \
                            read";

@@ -6,7 +6,7 @@ use slotd_crds::api::OSUpgradeProgress;
 use slotd_engine::rollout::{Outlook, Plan, ProgressUid, Wait};
 
 use super::conditions::{Holds, find};
-use super::resolution::{Insight, Meaning, Settled};
+use super::resolution::{Meaning, Settled, nothing_known};
 use super::snapshot::Snapshot;
 
 /// The condition's type.
@@ -53,10 +53,7 @@ pub(super) fn changes(
     plan: &Plan,
 ) -> Vec<(ProgressUid, Holds)> {
     // What was said of its nodes stays until it is known what is to be said.
-    let unknown = |upgrade: &str| {
-        let settled = settled.get(upgrade);
-        settled.is_some_and(|settled| settled.insight == Insight::None)
-    };
+    let unknown = |upgrade: &str| nothing_known(settled, upgrade);
     let mut changes = Vec::new();
     let mut waiting = BTreeSet::new();
     for outlook in &plan.upgrades {

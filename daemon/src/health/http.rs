@@ -1,6 +1,5 @@
 //! HTTP probes.
 
-use std::error::Error;
 use std::io::Read;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use url::Url;
 
 use super::OUTPUT_LIMIT;
 use super::node::Probed;
+use crate::error::causes;
 
 /// Something that an HTTP request has to answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,11 +49,11 @@ impl HttpCheck {
             .redirect(reqwest::redirect::Policy::none())
             .timeout(timeout)
             .build()
-            .map_err(|error| chain(&error))?;
+            .map_err(|error| causes(&error))?;
         let response = client
             .get(self.url.clone())
             .send()
-            .map_err(|error| chain(&error.without_url()))?;
+            .map_err(|error| causes(&error.without_url()))?;
         let status = response.status();
         if status.is_success() || status.is_redirection() {
             return Ok(());
@@ -65,17 +65,6 @@ impl HttpCheck {
         let body = String::from_utf8_lossy(&body);
         Err(format!("answered {status}: {}", body.trim()))
     }
-}
-
-/// An error and all that it came from.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

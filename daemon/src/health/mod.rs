@@ -61,6 +61,13 @@ pub struct HealthSettings {
     pub rest: Duration,
 }
 
+impl HealthSettings {
+    /// Whether a kubelet is configured on this node.
+    fn has_kubelet(&self, node: &dyn Node) -> bool {
+        self.kubelet.iter().any(|file| node.has(file))
+    }
+}
+
 impl Default for HealthSettings {
     fn default() -> Self {
         Self {
@@ -158,7 +165,7 @@ pub fn failed_units() -> Result<Vec<String>, String> {
 /// Whether a kubelet is configured now, for [`HealthSettings::kubelet_before`].
 #[must_use]
 pub fn kubelet_configured(settings: &HealthSettings) -> bool {
-    settings.kubelet.iter().any(|file| file.exists())
+    settings.has_kubelet(&SystemdNode::default())
 }
 
 /// [`run`], on a machine that may be made up.

@@ -26,9 +26,7 @@ impl Round<'_> {
         }
         let probes = match &self.settings.http {
             Some(probes) => probes.clone(),
-            None if self.settings.kubelet_before
-                || self.settings.kubelet.iter().any(|file| self.node.has(file)) =>
-            {
+            None if self.settings.kubelet_before || self.settings.has_kubelet(self.node) => {
                 HttpCheck::kubelet().into_iter().collect()
             }
             None => Vec::new(),

@@ -84,23 +84,27 @@ impl Plan {
     /// Takes out what would let a node of these upgrades begin, or begin anew: what is under way goes on, and what is over is put in
     /// order. Any write may be lost, so may these.
     pub fn begin_nothing(&mut self, fleet: &Fleet, held: impl Fn(&UpgradeUid) -> bool) {
-        let of = |uid: &ProgressUid| {
-            let progress = fleet.progress.iter().find(|progress| progress.uid == *uid);
-            progress.and_then(|progress| progress.upgrade.as_ref())
-        };
-        self.writes.retain(|write| {
-            let upgrade = match write {
-                Write::Create { upgrade, .. } => Some(upgrade),
-                Write::Claim(place) => place.holder.as_ref().map(|holder| &holder.upgrade),
-                Write::Raise { progress, .. } | Write::Activate { progress, .. } => of(progress),
-                Write::Free { .. }
-                | Write::BindUpgrade(_)
-                | Write::UnbindUpgrade(_)
-                | Write::Unbind { .. }
-                | Write::Delete { .. } => None,
-            };
-            !upgrade.is_some_and(&held)
-        });
+        self.writes
+            .retain(|write| !write.begun(fleet).is_some_and(&held));
+    }
+}
+
+impl Write {
+    /// The upgrade of which this lets a node begin, or begin anew.
+    pub(super) fn begun<'a>(&'a self, fleet: &'a Fleet) -> Option<&'a UpgradeUid> {
+        match self {
+            Self::Create { upgrade, .. } => Some(upgrade),
+            Self::Claim(place) => place.holder.as_ref().map(|holder| &holder.upgrade),
+            Self::Raise { progress, .. } | Self::Activate { progress, .. } => {
+                let of = fleet.progress.iter().find(|one| one.uid == *progress);
+                of.and_then(|progress| progress.upgrade.as_ref())
+            }
+            Self::Free { .. }
+            | Self::BindUpgrade(_)
+            | Self::UnbindUpgrade(_)
+            | Self::Unbind { .. }
+            | Self::Delete { .. } => None,
+        }
     }
 }
 

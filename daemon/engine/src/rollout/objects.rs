@@ -82,13 +82,9 @@ pub(super) fn bindings(view: &View<'_>, planned: &[Write]) -> Vec<Write> {
         let busy = view.parts(&upgrade.uid).any(|progress| {
             progress.activated.is_some() || (!upgrade.deleting && progress.end().is_none())
         });
-        let begins = planned.iter().any(|write| match write {
-            Write::Create { upgrade: begun, .. } => *begun == upgrade.uid,
-            Write::Raise { progress: uid, .. } => view
-                .parts(&upgrade.uid)
-                .any(|progress| progress.uid == *uid),
-            _ => false,
-        });
+        let begins = planned
+            .iter()
+            .any(|write| write.begun(view.fleet) == Some(&upgrade.uid));
         upgrade.bound && !held && !busy && (!begins || upgrade.deleting)
     });
     writes.extend(upgrades.map(|upgrade| Write::UnbindUpgrade(upgrade.uid.clone())));

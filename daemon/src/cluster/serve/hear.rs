@@ -5,7 +5,7 @@ use slotd_engine::{Assignment, Point, Record, Request, assign};
 use tracing::{debug, info};
 
 use super::Side;
-use crate::cluster::wish::{Judgement, choose, is_for, judge};
+use crate::cluster::wish::{Judgement, choose, judge};
 
 impl Side<'_> {
     /// Stops what the cluster does not want any more, also while the own Node is gone or cannot be written. Nothing is begun or
@@ -17,13 +17,10 @@ impl Side<'_> {
         let (Some(objects), Some((_, running, _))) = (self.watch.objects(), &self.facts) else {
             return;
         };
-        let all: Vec<&OSUpgradeProgress> = objects.filter(|object| is_for(object, uid)).collect();
+        let all: Vec<&OSUpgradeProgress> = objects.collect();
         let chosen = choose(&all, uid, &snapshot.record);
         let judgement = chosen.map(|object| judge(object, &snapshot.record, running));
-        let wanted = match &judgement {
-            Some(Judgement::Take(assignment)) => Some(&**assignment),
-            _ => None,
-        };
+        let wanted = judgement.as_ref().and_then(Judgement::wanted);
         if let Some(request) = stops(&snapshot.record, wanted) {
             match self.agent.order(request) {
                 Ok(id) => info!(id, "stopped: the cluster wants it no more"),

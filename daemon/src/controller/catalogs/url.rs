@@ -15,6 +15,7 @@ use tracing::{debug, info, warn};
 use super::kept::{Keeper, Kept};
 use super::{Reading, Trouble, unreadable};
 use crate::backoff::{Backoff, jittered};
+use crate::error::causes;
 use crate::said;
 
 /// How often it is looked for a new one.
@@ -243,14 +244,8 @@ fn unreachable(error: reqwest::Error) -> Trouble {
     } else {
         "Unreachable"
     };
-    let error = error.without_url();
     // The reason is in the sources.
-    let mut message = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(error) = source {
-        message = format!("{message}: {error}");
-        source = error.source();
-    }
+    let message = causes(&error.without_url());
     Trouble { reason, message }
 }
 
