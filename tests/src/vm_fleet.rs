@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use crate::artifacts::{Image, repository};
-use crate::cluster::{APP, Client, ControlPlane, wait_until_every};
+use crate::cluster::{APP, Client, ControlPlane, Workload, progress_of, wait_until_every};
 use crate::images::NODE_OLD;
 use crate::lab::Lab;
 use crate::server::Server;
@@ -25,6 +25,11 @@ pub const PAUSE: Duration = Duration::from_secs(1);
 
 /// What the pods of [`VmFleet::deploy`] belong to, and the budget for them.
 pub const DEPLOYMENT: &str = "app";
+
+const WORKLOAD: Workload<'static> = Workload {
+    name: DEPLOYMENT,
+    namespace: "default",
+};
 
 /// A node of the fleet.
 #[derive(Debug)]
@@ -133,59 +138,33 @@ impl VmFleet {
         self.patience
     }
 
-    /// Runs so many pods, of which the budget lets so many be missing, and waits until all are Ready and every node has one.
+    /// Runs so many pods, of which the budget lets so many be missing, spread where that can be, and waits until all are Ready.
     pub fn deploy(&self, replicas: usize, may_be_missing: usize) -> Result<()> {
-        let labels = json!({"app": DEPLOYMENT});
-        let metadata = json!({"name": DEPLOYMENT});
-        let spread = json!([{
-            "maxSkew": 1,
-            "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": labels},
-        }]);
-        let deployment = json!({
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": metadata,
-            "spec": {
-                "replicas": replicas,
-                "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": {
-                    // The nodes have no other network.
-                    "hostNetwork": true,
-                    "automountServiceAccountToken": false,
-                    "terminationGracePeriodSeconds": 5,
-                    "topologySpreadConstraints": spread,
-                    "containers": [{"name": "app", "image": APP, "imagePullPolicy": "Never"}],
-                }},
-            },
+        let pod = json!({
+            // The nodes have no other network.
+            "hostNetwork": true,
+            "automountServiceAccountToken": false,
+            "terminationGracePeriodSeconds": 5,
+            "topologySpreadConstraints": [{
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": WORKLOAD.labels()},
+            }],
+            "containers": [{"name": "app", "image": APP, "imagePullPolicy": "Never"}],
         });
-        self.admin().apply(&deployment.to_string())?;
+        WORKLOAD.deploy(self.admin(), replicas, &pod)?;
         self.set_budget(may_be_missing)?;
         wait_until_every(PAUSE, "the pods", self.patience, || {
-            let deployment = self.admin().json(&["get", "deployment", DEPLOYMENT])?;
-            let ready = &deployment["status"]["readyReplicas"];
-            ensure!(
-                ready.as_u64() == Some(u64::try_from(replicas)?),
-                "{ready} of {replicas} pods are Ready:\n{}",
-                self.admin().run(&["get", "events"])?
-            );
-            Ok(())
+            WORKLOAD
+                .ready(self.admin(), replicas)
+                .with_context(|| self.admin().run(&["get", "events"]).unwrap_or_default())
         })
     }
 
     /// Sets how many pods the budget lets be missing.
     pub fn set_budget(&self, may_be_missing: usize) -> Result<()> {
-        let budget = json!({
-            "apiVersion": "policy/v1",
-            "kind": "PodDisruptionBudget",
-            "metadata": {"name": DEPLOYMENT},
-            "spec": {
-                "maxUnavailable": may_be_missing,
-                "selector": {"matchLabels": {"app": DEPLOYMENT}},
-            },
-        });
-        self.admin().apply(&budget.to_string()).map(drop)
+        WORKLOAD.set_budget(self.admin(), may_be_missing)
     }
 
     /// Publishes an image and returns the owner's document, as it is among the examples, with this image in it.
@@ -219,16 +198,7 @@ impl VmFleet {
 
     /// The progress object of a node for an upgrade.
     pub fn progress(&self, upgrade: &str, node: &str) -> Result<Value> {
-        let selector = format!("--field-selector=spec.nodeName={node}");
-        let list = self
-            .admin()
-            .json(&["get", "osupgradeprogress", &selector])?;
-        let items = list["items"].as_array().context("a list")?;
-        items
-            .iter()
-            .find(|object| object["spec"]["sourceRef"]["name"] == upgrade)
-            .cloned()
-            .with_context(|| format!("{node} has no progress object of {upgrade}"))
+        progress_of(self.admin(), upgrade, node)
     }
 
     /// Waits until an upgrade has chosen the node that goes first, and returns its place among the nodes.

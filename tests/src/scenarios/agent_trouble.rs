@@ -82,14 +82,12 @@ fn confirms_alone(lab: &Lab) -> Result<()> {
 
 fn waits_undrained(lab: &Lab) -> Result<()> {
     installed(lab)?;
-    let slowly = "fetch: {rateLimit: 512KiB}\n".to_owned();
     let fleet = Fleet::start_with(
         lab,
         &FleetOptions {
             nodes: 1,
             buses: true,
-            configuration: vec![("50-slowly".to_owned(), slowly)],
-            ..FleetOptions::default()
+            ..FleetOptions::slowly("512KiB")
         },
     )?;
     fleet.deploy("web", 1, None)?;
@@ -129,13 +127,11 @@ fn waits_undrained(lab: &Lab) -> Result<()> {
 
 fn killed(lab: &Lab) -> Result<()> {
     installed(lab)?;
-    let slowly = "fetch: {rateLimit: 1MiB}\n".to_owned();
     let fleet = Fleet::start_with(
         lab,
         &FleetOptions {
             nodes: 1,
-            configuration: vec![("50-slowly".to_owned(), slowly)],
-            ..FleetOptions::default()
+            ..FleetOptions::slowly("1MiB")
         },
     )?;
     let node = fleet.node(0);
@@ -271,13 +267,11 @@ fn refused_status(lab: &Lab) -> Result<()> {
     let admin = installed(lab)?;
     let kinds = "validatingadmissionpolicybinding/no-status validatingadmissionpolicy/no-status";
     let _refusal = Applied::new(admin, REFUSAL, kinds)?;
-    let slowly = "fetch: {rateLimit: 512KiB}\n".to_owned();
     let fleet = Fleet::start_with(
         lab,
         &FleetOptions {
             nodes: 1,
-            configuration: vec![("50-slowly".to_owned(), slowly)],
-            ..FleetOptions::default()
+            ..FleetOptions::slowly("512KiB")
         },
     )?;
     let node = fleet.node(0);

@@ -48,14 +48,12 @@ const KINDS: &str =
 
 fn refused_labels(lab: &Lab) -> Result<()> {
     let admin = installed(lab)?;
-    let slowly = "fetch: {rateLimit: 256KiB}\n".to_owned();
     let fleet = Fleet::start_with(
         lab,
         &FleetOptions {
             nodes: 1,
             buses: true,
-            configuration: vec![("50-slowly".to_owned(), slowly)],
-            ..FleetOptions::default()
+            ..FleetOptions::slowly("256KiB")
         },
     )?;
     let node = fleet.node(0);

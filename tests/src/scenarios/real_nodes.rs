@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 
 use super::{on_nodes, proved_on_nodes};
 use crate::cluster::wait_until_every;
@@ -33,13 +32,9 @@ pub(super) fn tests() -> Vec<Test> {
 /// Drained against a budget that first refuses; the controller's own node is one of the two; then an image whose kubelet does
 /// not answer.
 fn document(lab: &Lab) -> Result<()> {
-    let mut fleet = VmFleet::start(lab, &|_| {})?;
-    fleet.deploy(2, 0)?;
-    fleet.observer.forget();
-    let before = fleet.boots()?;
-    let image = lab.artifacts()?.image(&NODE_NEW)?;
     let upgrade = "my-upgrade-2";
-    fleet.admin().apply(&fleet.document(upgrade, &image)?)?;
+    let mut fleet = begun(lab, upgrade, 0)?;
+    let before = fleet.boots()?;
     budget_refuses(&fleet, upgrade)?;
     ensure!(
         fleet.boots()? == before && fleet.observer.least_ready_pods("default") == 2,
@@ -81,6 +76,16 @@ fn document(lab: &Lab) -> Result<()> {
     );
     lab.note(format!("\n{}", fleet.tables()?));
     Ok(())
+}
+
+/// A fleet with two pods, of which the budget lets so many be missing, and the owner's document applied to it.
+fn begun(lab: &Lab, upgrade: &str, may_be_missing: usize) -> Result<VmFleet> {
+    let fleet = VmFleet::start(lab, &|_| {})?;
+    fleet.deploy(2, may_be_missing)?;
+    fleet.observer.forget();
+    let image = lab.artifacts()?.image(&NODE_NEW)?;
+    fleet.admin().apply(&fleet.document(upgrade, &image)?)?;
+    Ok(fleet)
 }
 
 /// Waits until a node's drain is held up, and the node's own word names the pod and the budget.
@@ -198,7 +203,8 @@ fn fallen_back(fleet: &VmFleet, upgrade: &str) -> Result<String> {
             failed.push(node.name.to_owned());
         } else {
             ensure!(
-                progress["spec"]["action"] != "Activate" && idle(&status),
+                progress["spec"]["action"] != "Activate"
+                    && (status["phase"] == "Pending" || status["phase"].is_null()),
                 "{} was touched: {progress:#}",
                 node.name
             );
@@ -208,19 +214,11 @@ fn fallen_back(fleet: &VmFleet, upgrade: &str) -> Result<String> {
     failed.pop().context("nobody")
 }
 
-fn idle(status: &Value) -> bool {
-    ["Pending"].iter().any(|phase| status["phase"] == *phase) || status["phase"].is_null()
-}
-
 /// The API server is away while the first node stages, and again from its last eviction until after the confirmation.
 fn without_api_server(lab: &Lab) -> Result<()> {
-    let mut fleet = VmFleet::start(lab, &|_| {})?;
-    fleet.deploy(2, 1)?;
-    fleet.observer.forget();
-    let image = lab.artifacts()?.image(&NODE_NEW)?;
     let upgrade = "without-api-server";
+    let mut fleet = begun(lab, upgrade, 1)?;
     let patience = fleet.patience();
-    fleet.admin().apply(&fleet.document(upgrade, &image)?)?;
     let first = wait_until_every(PAUSE, "a node that writes", patience, || {
         let writing = fleet.nodes.iter().position(|node| {
             fleet
@@ -263,13 +261,9 @@ fn without_api_server(lab: &Lab) -> Result<()> {
 
 /// The plug is pulled while the new system is on trial: it is tried again, and nobody else goes meanwhile.
 fn power_cut(lab: &Lab) -> Result<()> {
-    let mut fleet = VmFleet::start(lab, &|_| {})?;
-    fleet.deploy(2, 1)?;
-    fleet.observer.forget();
-    let image = lab.artifacts()?.image(&NODE_NEW)?;
     let upgrade = "power-cut";
+    let mut fleet = begun(lab, upgrade, 1)?;
     let patience = fleet.patience();
-    fleet.admin().apply(&fleet.document(upgrade, &image)?)?;
     let first = fleet.first(upgrade)?;
     let node = &mut fleet.nodes[first];
     let boot = node.machine.wait_for_boot_within(patience * 3)?;

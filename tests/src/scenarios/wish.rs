@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::told::schedulable;
 use crate::artifacts::Image;
-use crate::cluster::{Client, wait_until};
+use crate::cluster::{Client, progress_of, wait_until};
 use crate::standin::{FLEET_LABEL, Fleet, StandIn};
 
 /// Many times what anything takes on an idle machine.
@@ -86,14 +86,7 @@ impl<'a> Wish<'a> {
 
     /// The progress object of a node.
     pub(crate) fn progress(&self, node: &StandIn) -> Result<Value> {
-        let selector = format!("--field-selector=spec.nodeName={}", node.name());
-        let list = self.admin.json(&["get", "osupgradeprogress", &selector])?;
-        let items = list["items"].as_array().context("a list")?;
-        items
-            .iter()
-            .find(|object| object["spec"]["sourceRef"]["name"] == self.name.as_str())
-            .cloned()
-            .with_context(|| format!("{} has no progress object", node.name()))
+        progress_of(self.admin, &self.name, node.name())
     }
 
     /// Waits until a node waits for this, as the upgrade says it, and the node's progress object where there is one.

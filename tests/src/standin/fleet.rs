@@ -21,7 +21,7 @@ use super::observer::Observer;
 use super::pods;
 use super::power::Wiring;
 use crate::artifacts::Image;
-use crate::cluster::{Client, ControlPlane, Service, wait_until};
+use crate::cluster::{Client, ControlPlane, Service, Workload, wait_until};
 use crate::lab::Lab;
 use crate::server::Server;
 
@@ -52,6 +52,19 @@ pub struct FleetOptions {
     pub buses: bool,
     /// The lab's program in another build, of which the agents run; without it, this very program.
     pub program: Option<PathBuf>,
+}
+
+impl FleetOptions {
+    /// As usual, but images come no faster than this, such as `512KiB` a second.
+    pub fn slowly(rate: &str) -> Self {
+        Self {
+            configuration: vec![(
+                "50-slowly".to_owned(),
+                format!("fetch: {{rateLimit: {rate}}}\n"),
+            )],
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for FleetOptions {
@@ -191,45 +204,21 @@ impl<'a> Fleet<'a> {
     /// Runs so many pods of a Deployment on the fleet's nodes, with a disruption budget that lets so many be missing where one is
     /// given, and waits until all are Ready.
     pub fn deploy(&self, name: &str, replicas: usize, may_be_missing: Option<usize>) -> Result<()> {
-        let labels = json!({"app": name});
-        let metadata = json!({"name": name, "namespace": self.name});
-        let deployment = json!({
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": metadata,
-            "spec": {
-                "replicas": replicas,
-                "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels},
-                    "spec": {
-                        "nodeSelector": {FLEET_LABEL: self.name},
-                        "containers": [{"name": "app", "image": "lab/none"}],
-                    },
-                },
-            },
+        let workload = Workload {
+            name,
+            namespace: &self.name,
+        };
+        let pod = json!({
+            "nodeSelector": {FLEET_LABEL: self.name},
+            "containers": [{"name": "app", "image": "lab/none"}],
         });
         self.wait_until_pods_may_come()?;
-        self.admin().apply(&deployment.to_string())?;
+        workload.deploy(self.admin(), replicas, &pod)?;
         if let Some(missing) = may_be_missing {
-            let budget = json!({
-                "apiVersion": "policy/v1",
-                "kind": "PodDisruptionBudget",
-                "metadata": metadata,
-                "spec": {"maxUnavailable": missing, "selector": {"matchLabels": labels}},
-            });
-            self.admin().apply(&budget.to_string())?;
+            workload.set_budget(self.admin(), missing)?;
         }
         wait_until("the pods of a deployment", PATIENCE, || {
-            let deployment =
-                self.admin()
-                    .json(&["get", "deployment", name, "--namespace", &self.name])?;
-            let ready = &deployment["status"]["readyReplicas"];
-            ensure!(
-                ready.as_u64() == Some(u64::try_from(replicas)?),
-                "{ready} of {replicas} pods of {name} are Ready"
-            );
-            Ok(())
+            workload.ready(self.admin(), replicas)
         })
     }
 

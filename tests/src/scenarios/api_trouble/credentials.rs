@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
 use super::{BUSY_AGENT, BUSY_CONTROLLER, PATIENCE, SPAN};
-use crate::cluster::{AuditLog, Holder, wait_until};
+use crate::cluster::{AuditLog, Holder, Requests, wait_until};
 use crate::lab::Lab;
 use crate::runner::Test;
 use crate::scenarios::api::installed;
@@ -54,20 +54,22 @@ fn point(link: &Path, target: &str) -> Result<()> {
         .with_context(|| format!("making the link {}", link.display()))
 }
 
-/// Requests whose credential was refused name nobody.
-fn seldom_refused(lab: &Lab, log: &AuditLog, most: usize) -> Result<()> {
+/// Requests whose credential was refused, which name nobody; an error where there is none.
+fn refused(log: &AuditLog) -> Result<Requests> {
     let refused = log.requests()?.filter(|request| request.code == 401);
+    ensure!(refused.count() > 0, "none was refused");
+    Ok(refused)
+}
+
+fn seldom_refused(lab: &Lab, log: &AuditLog, most: usize) -> Result<()> {
+    let refused = refused(log)?;
     let busiest = refused.most_within(SPAN);
     lab.note(format!(
         "{} requests were refused, at most {busiest} in {} s",
         refused.count(),
         SPAN.as_secs()
     ));
-    ensure!(
-        refused.count() > 0 && busiest <= most,
-        "refused were {:#?}",
-        refused.by_kind()
-    );
+    ensure!(busiest <= most, "refused were {:#?}", refused.by_kind());
     Ok(())
 }
 
@@ -209,14 +211,7 @@ fn agent_revoked(lab: &Lab) -> Result<()> {
     wait_until("a refusal", PATIENCE, || {
         suspend = !suspend;
         told.patch(&json!({"suspend": suspend}))?;
-        ensure!(
-            log.requests()?
-                .filter(|request| request.code == 401)
-                .count()
-                > 0,
-            "none"
-        );
-        Ok(())
+        refused(&log).map(drop)
     })?;
     says(node, "the credential is not accepted")?;
     told.patch(&json!({"suspend": false, "action": "Activate"}))?;
@@ -282,16 +277,7 @@ fn controller(lab: &Lab) -> Result<()> {
 
     let log = plane.audit_log()?;
     drop(other);
-    wait_until("a refusal", PATIENCE, || {
-        ensure!(
-            log.requests()?
-                .filter(|request| request.code == 401)
-                .count()
-                > 0,
-            "none"
-        );
-        Ok(())
-    })?;
+    wait_until("a refusal", PATIENCE, || refused(&log).map(drop))?;
     replace(&kubeconfig, &plane.kubeconfig(&holder(None))?)?;
     said("the credential was renewed", 2)?;
     wish.patch(&json!({"suspend": true}))?;

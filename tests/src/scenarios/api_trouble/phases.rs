@@ -40,13 +40,11 @@ const VERSION: &str = "v1.1.0";
 
 fn killed(lab: &Lab, phases: [&str; 2]) -> Result<()> {
     let admin = installed(lab)?;
-    let slowly = "fetch: {rateLimit: 2MiB}\n".to_owned();
     let fleet = Fleet::start_with(
         lab,
         &FleetOptions {
             nodes: 2,
-            configuration: vec![("50-slowly".to_owned(), slowly)],
-            ..FleetOptions::default()
+            ..FleetOptions::slowly("2MiB")
         },
     )?;
     let _controller = Controller::start(lab, "controller")?;
