@@ -86,6 +86,27 @@ pub enum Transition {
     },
 }
 
+/// `transitions` with the boots between them: what is marked after it was armed was booted in between.
+pub(crate) fn with_trial_boots(transitions: &[Transition]) -> Vec<Transition> {
+    let mut armed = None;
+    let mut sequence = Vec::new();
+    for transition in transitions {
+        match transition {
+            Transition::Arm { slot, .. } => armed = Some(*slot),
+            Transition::TrialBoot { .. } => armed = None,
+            Transition::MarkGood { slot } | Transition::MarkBad { slot }
+                if armed == Some(*slot) =>
+            {
+                sequence.push(Transition::TrialBoot { slot: *slot });
+                armed = None;
+            }
+            _ => {}
+        }
+        sequence.push(transition.clone());
+    }
+    sequence
+}
+
 /// One write, rename or removal that a transition would do, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -108,6 +129,17 @@ pub struct PlannedChange {
 pub trait Backend: fmt::Debug + Send + Sync {
     /// The backend's name, as in the configuration.
     fn name(&self) -> &'static str;
+
+    /// The directory, file or device of the loader's data, for people.
+    fn location(&self) -> String;
+
+    /// The machine id that the slots' entries share, where entries hold one.
+    ///
+    /// # Errors
+    /// When the entries cannot be read.
+    fn machine_id(&self) -> Result<Option<String>> {
+        Ok(None)
+    }
 
     /// Reads the loader's own data.
     ///

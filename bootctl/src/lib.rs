@@ -9,6 +9,7 @@
 mod backend;
 mod block;
 mod discovery;
+mod durable;
 mod efivar;
 pub mod entry;
 mod error;
@@ -19,11 +20,25 @@ pub mod fixture;
 mod gpt;
 mod inspect;
 mod ioctl;
+mod loader;
+mod lock;
 mod machine;
+mod marker;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the loaders that use it follow")
+)]
+mod markers;
 mod memory;
 pub mod model;
 mod mounts;
+mod options;
 mod proof;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the loaders that use it follow")
+)]
+mod record;
 mod rules;
 mod slot;
 mod system;
@@ -40,8 +55,10 @@ pub use facts::{
     AgentPresence, Architecture, BootFile, ImageFacts, InspectSettings, parse_os_release,
 };
 pub use inspect::{SlotView, inspect};
+pub use loader::LoaderSetting;
 pub use machine::machine_id;
 pub use memory::MemoryBackend;
+pub use options::TRIAL_OPTION;
 pub use proof::{InactiveSlot, InvalidatedSlot, ReadBack, VerifiedSlot};
 pub use slot::{DeviceNumber, SlotLocator, SlotName, SlotSettings};
 pub use system::System;

@@ -61,7 +61,7 @@ impl MemoryBackend {
 
     /// Records an image in a slot, as if it had been staged in an earlier life.
     pub fn set_image(&self, slot: SlotName, image: Option<StagedImage>) {
-        self.lock().set_image(slot, image);
+        self.lock().situation.set_image(slot, image);
     }
 
     /// Boots the machine once: takes a try off a trial, and returns what runs now.
@@ -115,13 +115,6 @@ impl Inner {
         }
     }
 
-    fn set_image(&mut self, slot: SlotName, image: Option<StagedImage>) {
-        match slot {
-            SlotName::A => self.situation.image_a = image,
-            SlotName::B => self.situation.image_b = image,
-        }
-    }
-
     fn next(&self) -> NextBoot {
         let order = [self.primary, !self.primary];
         let pick = |wanted: fn(SlotState) -> bool| {
@@ -148,6 +141,10 @@ impl Backend for MemoryBackend {
         "memory"
     }
 
+    fn location(&self) -> String {
+        "memory".to_owned()
+    }
+
     fn state(&self) -> Result<LoaderState> {
         let inner = self.lock();
         let situation = inner.situation.clone();
@@ -161,7 +158,7 @@ impl Backend for MemoryBackend {
     fn invalidate(&self, slot: InactiveSlot) -> Result<InvalidatedSlot> {
         let mut inner = self.begin(&Transition::Invalidate { slot: slot.name() })?;
         inner.set_state(slot.name(), SlotState::Empty);
-        inner.set_image(slot.name(), None);
+        inner.situation.set_image(slot.name(), None);
         Ok(InvalidatedSlot::new(slot))
     }
 
@@ -179,7 +176,7 @@ impl Backend for MemoryBackend {
             kernel: None,
             initrd: None,
         })?;
-        inner.set_image(slot.name(), Some(staged.clone()));
+        inner.situation.set_image(slot.name(), Some(staged.clone()));
         Ok(())
     }
 

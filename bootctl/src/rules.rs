@@ -1,7 +1,8 @@
 //! Which transition is allowed in which state: one rule set for every backend. Pure.
 
 use crate::backend::{
-    Counting, LoaderState, NextBoot, Problem, SlotState, StagedImage, Transition,
+    Counting, LoaderState, NextBoot, Problem, Refusal, RefusalCode, SlotState, StagedImage,
+    Transition,
 };
 use crate::error::{Error, Result};
 use crate::proof::{ReadBack, VerifiedSlot};
@@ -30,6 +31,13 @@ impl Situation {
         match slot {
             SlotName::A => self.image_a.as_ref(),
             SlotName::B => self.image_b.as_ref(),
+        }
+    }
+
+    pub(crate) fn set_image(&mut self, slot: SlotName, image: Option<StagedImage>) {
+        match slot {
+            SlotName::A => self.image_a = image,
+            SlotName::B => self.image_b = image,
         }
     }
 
@@ -72,6 +80,29 @@ impl Situation {
             counting,
             problems,
         }
+    }
+
+    /// Why overwriting `slot` would leave a failed trial without anything good to go back to.
+    pub(crate) fn fallback(&self, slot: SlotName) -> Option<Refusal> {
+        let other = self.state(!slot);
+        if other == SlotState::Good {
+            return None;
+        }
+        let (code, problem) = if self.state(slot) == SlotState::Good {
+            (
+                RefusalCode::LastGoodSlot,
+                format!("slot {slot} is the only good one"),
+            )
+        } else {
+            (
+                RefusalCode::NoFallback,
+                "a failed trial would have nothing to fall back to".to_owned(),
+            )
+        };
+        Some(Refusal {
+            code,
+            message: format!("{problem}: slot {} is {other}", !slot),
+        })
     }
 
     /// The slot that holds a verified image and is not good. Where both do, the one not booted.

@@ -14,12 +14,13 @@ use crate::proof::ReadBack;
 use crate::slot::SlotName;
 
 use SlotName::{A, B};
-use machines::{InMemory, Machine, OnDisk, image, open, options};
+use machines::{InMemory, InRecord, Machine, OnDisk, image, open, options};
 
 /// Runs a scenario over every backend.
 fn everywhere(scenario: impl Fn(&mut dyn Machine)) {
     scenario(&mut InMemory::new());
     scenario(&mut OnDisk::new());
+    scenario(&mut InRecord::new());
 }
 
 const fn trial(left: u32, done: u32) -> SlotState {

@@ -1,6 +1,7 @@
 //! Why an installation or activation cannot go on, found before anything is changed.
 
 use std::fmt;
+use std::io::ErrorKind as IoKind;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,22 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// That a place of the loader's data cannot be written, and whether for want of room, or because it is not there.
+    pub(crate) fn not_writable(place: &str, error: &Error) -> Self {
+        let code = match error {
+            Error::Io { source, .. } => match source.kind() {
+                IoKind::StorageFull | IoKind::QuotaExceeded => RefusalCode::NoSpace,
+                IoKind::NotFound => RefusalCode::LoaderDataMissing,
+                _ => RefusalCode::ReadOnly,
+            },
+            _ => RefusalCode::ReadOnly,
+        };
+        Self {
+            code,
+            message: format!("{place} cannot be written: {}", error.chain()),
+        }
+    }
+
     /// What a caller should make of it.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -99,4 +116,29 @@ pub fn require_no_refusals(refusals: &[Refusal]) -> Result<()> {
     Err(Error::Refused {
         reason: reasons.join("; "),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error as IoError, ErrorKind};
+
+    use super::{Refusal, RefusalCode};
+    use crate::error::Error;
+
+    #[test]
+    fn why_the_partition_cannot_be_written_is_told_apart() {
+        for (kind, code) in [
+            (ErrorKind::ReadOnlyFilesystem, RefusalCode::ReadOnly),
+            (ErrorKind::StorageFull, RefusalCode::NoSpace),
+            (ErrorKind::NotFound, RefusalCode::LoaderDataMissing),
+            (ErrorKind::Other, RefusalCode::ReadOnly),
+        ] {
+            let refusal = Refusal::not_writable(
+                "the boot partition",
+                &Error::io("create", "/efi/x")(IoError::from(kind)),
+            );
+            assert_eq!(refusal.code, code);
+            assert!(refusal.message.contains("/efi/x"), "{}", refusal.message);
+        }
+    }
 }

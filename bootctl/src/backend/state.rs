@@ -67,6 +67,8 @@ pub enum Counting {
     Active,
     /// It was seen not to count: a trial would never end.
     Inactive,
+    /// Of every boot, of proven slots, too: a proven slot has to be marked good again after each boot.
+    EveryBoot,
     /// It did not start this system, so it said nothing.
     Unknown,
 }
@@ -129,6 +131,8 @@ pub enum ProblemCode {
     NoGoodSlot,
     /// The place of the loader's data is not writable.
     NotWritable,
+    /// The loader's own script keeps a promise less: what it is stands in the message.
+    PromiseNotKept,
 }
 
 /// What the boot loader's own data says.

@@ -1,16 +1,24 @@
 //! The machines that scenarios run on: one for each backend.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use tempfile::TempDir;
 
-use crate::backend::{Backend, BootOptions, NextBoot, SlotState, StagedImage};
-use crate::facts::InspectSettings;
+use crate::backend::{
+    Backend, BootOptions, Counting, NextBoot, PlannedChange, PreflightRequest, Refusal, SlotState,
+    StagedImage,
+};
+use crate::error::{Error, Result};
+use crate::facts::{ImageFacts, InspectSettings};
 use crate::fixture::FixtureNode;
 use crate::inspect::SlotView;
+use crate::lock::Lock;
+use crate::markers::Markers;
 use crate::memory::MemoryBackend;
 use crate::proof::{ReadBack, VerifiedSlot};
+use crate::record::{Arming, Loaded, Record, RecordBackend, RecordStore};
 use crate::slot::{SlotName, SlotSettings};
 use crate::systemd_boot::{EspSetting, SystemdBoot};
 use crate::table::{Booted, SlotTable};
@@ -173,6 +181,191 @@ impl Machine for InMemory {
             return None;
         };
         self.node.run_slot(slot, "auto-memory").unwrap();
+        Some(slot)
+    }
+
+    fn view(&self) -> SlotView {
+        image_tree(&self.dir.path().join("image"))
+    }
+}
+
+/// A loader whose record is a cell in memory: what all backends with a record share, and nothing else.
+pub(crate) struct InRecord {
+    dir: TempDir,
+    node: FixtureNode,
+    cell: Arc<Mutex<Record>>,
+    backend: RecordBackend<Cell>,
+}
+
+/// The record's store.
+#[derive(Debug)]
+struct Cell {
+    record: Arc<Mutex<Record>>,
+    lock: PathBuf,
+}
+
+impl InRecord {
+    pub(crate) fn new() -> Self {
+        let dir = scratch();
+        let node = FixtureNode::create(&dir.path().join("node")).unwrap();
+        let cell = Arc::new(Mutex::new(Record {
+            a: SlotState::Good,
+            b: SlotState::Empty,
+            first: SlotName::A,
+        }));
+        let backend = Self::open(&node, &cell);
+        Self {
+            dir,
+            node,
+            cell,
+            backend,
+        }
+    }
+
+    fn open(node: &FixtureNode, cell: &Arc<Mutex<Record>>) -> RecordBackend<Cell> {
+        let table = SlotTable::discover(&node.system(), &SlotSettings::Auto, None).unwrap();
+        let store = Cell {
+            record: cell.clone(),
+            lock: node.system().path("/"),
+        };
+        let markers = Markers::at(&node.system(), "/var/lib/slotd/slots");
+        RecordBackend::new(store, markers, table.booted)
+    }
+}
+
+impl RecordStore for Cell {
+    fn name(&self) -> &'static str {
+        "cell"
+    }
+
+    fn location(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn lock(&self) -> Result<Lock> {
+        Lock::of(&self.lock)
+    }
+
+    fn load(&self, booted: Booted) -> Result<Loaded> {
+        let mut record = *self.record.lock().unwrap();
+        for slot in SlotName::BOTH {
+            if let SlotState::Trial { left: 0, .. } = record.state(slot)
+                && booted != Booted::Slot(slot)
+            {
+                record.set(slot, SlotState::Bad);
+            }
+        }
+        Ok(Loaded {
+            record,
+            counting: Counting::Active,
+            problems: Vec::new(),
+        })
+    }
+
+    fn commit(&self, _booted: Booted, wanted: &Record, arming: Option<Arming<'_>>) -> Result<()> {
+        if let Some(Arming {
+            slot,
+            options,
+            boot,
+        }) = arming
+        {
+            // What an entry's text would be made of is there.
+            assert_eq!(wanted.first, slot);
+            assert_eq!(options.machine_id, FixtureNode::MACHINE_ID);
+            assert!(boot.unwrap().cmdline.as_ref().unwrap().contains("quiet"));
+        }
+        *self.record.lock().unwrap() = *wanted;
+        Ok(())
+    }
+
+    fn plan(
+        &self,
+        _booted: Booted,
+        before: &Record,
+        wanted: &Record,
+        _arming: Option<Arming<'_>>,
+    ) -> Result<Vec<PlannedChange>> {
+        Ok((before != wanted)
+            .then(|| PlannedChange {
+                target: self.location(),
+                change: format!("{wanted:?}"),
+                content: None,
+                why: "one cell".to_owned(),
+            })
+            .into_iter()
+            .collect())
+    }
+
+    fn next(&self, record: &Record) -> NextBoot {
+        let order = [record.first, !record.first];
+        let found = order.into_iter().find_map(|slot| match record.state(slot) {
+            SlotState::Good => Some((slot, false)),
+            SlotState::Trial { left: 1.., .. } => Some((slot, true)),
+            _ => None,
+        });
+        match found {
+            Some((slot, trial)) => NextBoot::Slot { slot, trial },
+            None => NextBoot::Nothing,
+        }
+    }
+
+    fn start(&self, record: &Record) -> Record {
+        let mut record = *record;
+        if let NextBoot::Slot { slot, .. } = self.next(&record)
+            && let SlotState::Trial { left, done } = record.state(slot)
+        {
+            record.set(
+                slot,
+                SlotState::Trial {
+                    left: left - 1,
+                    done: done + 1,
+                },
+            );
+        }
+        record
+    }
+
+    fn refusals(&self, _request: &PreflightRequest) -> Vec<Refusal> {
+        Vec::new()
+    }
+
+    fn max_tries(&self) -> u32 {
+        9
+    }
+
+    fn check_image(&self, facts: &ImageFacts) -> Result<()> {
+        facts.kernel.is_some().then_some(()).ok_or(Error::Image {
+            device: "the image".into(),
+            problem: "no kernel".to_owned(),
+        })
+    }
+}
+
+impl Machine for InRecord {
+    fn backend(&self) -> &dyn Backend {
+        &self.backend
+    }
+
+    fn table(&self) -> SlotTable {
+        SlotTable::discover(&self.node.system(), &SlotSettings::Auto, None).unwrap()
+    }
+
+    fn power_cycle(&mut self) -> Option<SlotName> {
+        let record = self.backend.state().unwrap();
+        let NextBoot::Slot { slot, .. } = record.next else {
+            return None;
+        };
+        let started = {
+            let store = Cell {
+                record: self.cell.clone(),
+                lock: self.node.system().path("/"),
+            };
+            let booted = self.table().booted;
+            store.start(&store.load(booted).unwrap().record)
+        };
+        *self.cell.lock().unwrap() = started;
+        self.node.run_slot(slot, "auto-record").unwrap();
+        self.backend = Self::open(&self.node, &self.cell);
         Some(slot)
     }
 

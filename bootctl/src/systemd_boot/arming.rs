@@ -2,24 +2,15 @@
 
 use super::changes::{FileChange, Step};
 use super::leftovers::discard;
-use super::marker::{BootRecord, Marker};
 use super::snapshot::{ENTRIES, Snapshot, entry_path, slot_path};
 use super::transitions::{Circumstances, INTERRUPTED};
 use crate::backend::BootOptions;
 use crate::block::split_command_line;
 use crate::entry::{Counter, EntryName, EntryText};
 use crate::error::{Error, Result};
+use crate::marker::{BootRecord, Marker};
+use crate::options::RESERVED;
 use crate::slot::SlotName;
-
-/// Kernel options that are slotd's to set: the image's and the configuration's are left out.
-pub(crate) const RESERVED_OPTIONS: [&str; 6] = [
-    "root=",
-    "slotd.slot=",
-    "slotd.trial_deadline=",
-    "slotd.tries=",
-    "systemd.machine_id=",
-    "panic=",
-];
 
 /// Why slots that hold `/usr` are not armed: an entry binds the root.
 pub(crate) const USR_SLOTS: &str =
@@ -180,11 +171,7 @@ fn entry_text(
 fn unreserved(text: &str) -> Vec<String> {
     split_command_line(text)
         .into_iter()
-        .filter(|word| {
-            !RESERVED_OPTIONS
-                .iter()
-                .any(|reserved| word.starts_with(reserved))
-        })
+        .filter(|word| !RESERVED.iter().any(|reserved| word.starts_with(reserved)))
         .map(|word| {
             if word.contains(' ') {
                 format!("\"{word}\"")

@@ -1,8 +1,8 @@
 //! Changes of single files. A transition is a list of them, made before the first one is applied.
 
-use super::marker::{FileRecord, Marker};
 use super::snapshot::{FileContent, Snapshot};
 use crate::backend::PlannedChange;
+use crate::marker::{FileRecord, Marker};
 
 /// A boot file that is copied from the written slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,27 +1,24 @@
 //! The mounted EFI system partition: found, read into a snapshot, changed step by step.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{ErrorKind as IoKind, Read};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::changes::{BootSource, FileChange, Step};
-use super::durable;
-use super::marker::FileRecord;
 use super::snapshot::{ENTRIES, FileContent, LOADER_CONF, Snapshot, normalized, slot_path};
 use super::uki;
+use crate::durable;
 use crate::entry::{EntryName, EntryText};
 use crate::error::{Error, Result};
+use crate::lock::Lock;
+use crate::marker::FileRecord;
 use crate::model::ModelEntry;
 use crate::slot::SlotName;
 
 /// Longest entry, marker or configuration that is read, in bytes.
 const TEXT_LIMIT: u64 = 64 * 1024;
-/// How long another program's change is waited for.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A mounted boot partition.
 #[derive(Debug, Clone)]
@@ -34,33 +31,13 @@ pub(crate) struct Esp {
     pub(crate) fat: bool,
 }
 
-/// Held while a transition reads, plans and changes.
-#[derive(Debug)]
-pub(crate) struct EspLock(#[expect(dead_code, reason = "held for its lock only")] File);
-
 /// Opens a boot file of the written slot for reading.
 pub(crate) type OpenSource<'a> = dyn Fn(BootSource) -> Result<Box<dyn Read + 'a>> + 'a;
 
 impl Esp {
     /// Waits until no other program changes the loader's data.
-    pub(crate) fn lock(&self) -> Result<EspLock> {
-        let directory = File::open(&self.root).map_err(Error::io("open", &self.root))?;
-        let deadline = Instant::now() + LOCK_PATIENCE;
-        loop {
-            match directory.try_lock() {
-                Ok(()) => return Ok(EspLock(directory)),
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
-                    thread::sleep(Duration::from_millis(50));
-                }
-                Err(TryLockError::WouldBlock) => {
-                    let busy = std::io::Error::from(IoKind::ResourceBusy);
-                    return Err(Error::io("lock, another program changes", &self.root)(busy));
-                }
-                Err(TryLockError::Error(error)) => {
-                    return Err(Error::io("lock", &self.root)(error));
-                }
-            }
-        }
+    pub(crate) fn lock(&self) -> Result<Lock> {
+        Lock::of(&self.root)
     }
 
     /// Reads everything that matters.

@@ -6,11 +6,9 @@
 
 mod arming;
 mod changes;
-mod durable;
 mod esp;
 mod find;
 mod leftovers;
-mod marker;
 mod preflight;
 mod snapshot;
 mod transitions;
@@ -18,7 +16,6 @@ mod uki;
 mod verdict;
 
 use std::io::Read;
-use std::path::Path;
 
 use self::changes::{BootSource, FileChange, Step};
 use self::esp::Esp;
@@ -27,7 +24,7 @@ use self::snapshot::{SlotEntry, Snapshot, problem, slot_path};
 use self::transitions::Circumstances;
 use crate::backend::{
     Backend, BootOptions, Counting, LoaderState, NextBoot, PlannedChange, PreflightRequest,
-    Problem, ProblemCode, Refusal, SlotState, StagedImage, Transition,
+    Problem, ProblemCode, Refusal, SlotState, StagedImage, Transition, with_trial_boots,
 };
 use crate::block::split_command_line;
 use crate::efivar::LoaderVariables;
@@ -64,25 +61,6 @@ impl SystemdBoot {
                 .iter()
                 .any(|slot| slot.label.starts_with("USR-")),
         })
-    }
-
-    /// Where the EFI system partition is mounted.
-    #[must_use]
-    pub fn esp(&self) -> &Path {
-        &self.esp.root
-    }
-
-    /// The machine id that the slots' entries share; `None` without an entry. A rescue system has
-    /// another one, and entries that do not share theirs do not sort by version.
-    ///
-    /// # Errors
-    /// When the entries cannot be read.
-    pub fn machine_id(&self) -> Result<Option<String>> {
-        let snapshot = self.esp.read()?;
-        let mut entries = SlotName::BOTH
-            .into_iter()
-            .flat_map(|slot| snapshot.slot_entries(slot));
-        Ok(entries.find_map(|entry| entry.text.machine_id))
     }
 
     fn circumstances(&self) -> Result<Circumstances> {
@@ -247,6 +225,20 @@ impl Backend for SystemdBoot {
         "systemd-boot"
     }
 
+    fn location(&self) -> String {
+        self.system.absolute(&self.esp.root).display().to_string()
+    }
+
+    /// A rescue system has another one than the slots' entries, and entries that do not share theirs do not sort by
+    /// version.
+    fn machine_id(&self) -> Result<Option<String>> {
+        let snapshot = self.esp.read()?;
+        let mut entries = SlotName::BOTH
+            .into_iter()
+            .flat_map(|slot| snapshot.slot_entries(slot));
+        Ok(entries.find_map(|entry| entry.text.machine_id))
+    }
+
     fn state(&self) -> Result<LoaderState> {
         let circumstances = self.circumstances()?;
         let snapshot = self.esp.read()?;
@@ -362,28 +354,13 @@ impl Backend for SystemdBoot {
         let mut snapshot = self.esp.read()?;
         let root = self.esp.root.display().to_string();
         let mut changes = Vec::new();
-        let mut armed = None;
-        for transition in planned {
-            // What comes after an armed trial comes after its boot.
-            let boot = match transition {
-                Transition::MarkGood { slot } | Transition::MarkBad { slot } => {
-                    (armed == Some(*slot)).then_some(Transition::TrialBoot { slot: *slot })
-                }
-                _ => None,
-            };
-            for transition in boot.iter().chain([transition]) {
-                let steps = transitions::steps(&circumstances, &snapshot, transition)?;
-                match transition {
-                    Transition::Arm { slot, .. } => armed = Some(*slot),
-                    Transition::TrialBoot { slot } => {
-                        circumstances.booted = Booted::Slot(*slot);
-                        armed = None;
-                    }
-                    _ => {}
-                }
-                changes.extend(steps.iter().map(|step| step.planned(&root)));
-                snapshot = transitions::after(&snapshot, &steps);
+        for transition in with_trial_boots(planned) {
+            let steps = transitions::steps(&circumstances, &snapshot, &transition)?;
+            if let Transition::TrialBoot { slot } = transition {
+                circumstances.booted = Booted::Slot(slot);
             }
+            changes.extend(steps.iter().map(|step| step.planned(&root)));
+            snapshot = transitions::after(&snapshot, &steps);
         }
         Ok(changes)
     }

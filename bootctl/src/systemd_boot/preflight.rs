@@ -1,15 +1,15 @@
 //! Every reason at once why a trial would not do what it should.
 
-use super::arming::{RESERVED_OPTIONS, USR_SLOTS, arm};
+use super::arming::{USR_SLOTS, arm};
 use super::esp::Esp;
 use super::snapshot::Snapshot;
 use super::transitions::{Circumstances, after, steps};
 use crate::backend::{
-    BootOptions, Counting, NextBoot, PreflightRequest, Refusal, RefusalCode, SlotState,
-    StagedImage, Transition,
+    BootOptions, Counting, NextBoot, PreflightRequest, Refusal, RefusalCode, StagedImage,
+    Transition,
 };
-use crate::block::split_command_line;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::options::reserved;
 use crate::slot::SlotName;
 use crate::table::Booted;
 
@@ -26,11 +26,11 @@ pub(crate) fn refusals(
 ) -> Vec<Refusal> {
     let mut found = Vec::new();
     if let Err(error) = esp.test_write() {
-        found.push(not_writable(&error));
+        found.push(Refusal::not_writable("the boot partition", &error));
     }
     match esp.read() {
         Ok(snapshot) => {
-            found.extend(fallback(circumstances, &snapshot, request.slot));
+            found.extend(circumstances.situation(&snapshot).fallback(request.slot));
             found.extend(space(esp, &snapshot, request));
             found.extend(precedence(circumstances, &snapshot, request.slot));
         }
@@ -47,52 +47,12 @@ pub(crate) fn refusals(
     }
     found.extend(counting(circumstances));
     found.extend(layout(circumstances, request));
-    found.extend(options(request));
+    found.extend(reserved(&request.extra));
     found
 }
 
 fn refusal(code: RefusalCode, message: String) -> Refusal {
     Refusal { code, message }
-}
-
-fn not_writable(error: &Error) -> Refusal {
-    let code = match error {
-        Error::Io { source, .. } => match source.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                RefusalCode::NoSpace
-            }
-            std::io::ErrorKind::NotFound => RefusalCode::LoaderDataMissing,
-            _ => RefusalCode::ReadOnly,
-        },
-        _ => RefusalCode::ReadOnly,
-    };
-    refusal(
-        code,
-        format!("the boot partition cannot be written: {}", error.chain()),
-    )
-}
-
-fn fallback(circumstances: &Circumstances, snapshot: &Snapshot, slot: SlotName) -> Option<Refusal> {
-    let other = circumstances.findings(snapshot, !slot).state;
-    if other == SlotState::Good {
-        return None;
-    }
-    let own = circumstances.findings(snapshot, slot).state;
-    let (code, problem) = if own == SlotState::Good {
-        (
-            RefusalCode::LastGoodSlot,
-            format!("slot {slot} is the only good one"),
-        )
-    } else {
-        (
-            RefusalCode::NoFallback,
-            "a failed trial would have nothing to fall back to".to_owned(),
-        )
-    };
-    Some(refusal(
-        code,
-        format!("{problem}: slot {} is {other}", !slot),
-    ))
 }
 
 fn space(esp: &Esp, snapshot: &Snapshot, request: &PreflightRequest) -> Option<Refusal> {
@@ -335,40 +295,4 @@ fn layout(circumstances: &Circumstances, request: &PreflightRequest) -> Vec<Refu
         ));
     }
     found
-}
-
-fn options(request: &PreflightRequest) -> Vec<Refusal> {
-    split_command_line(&request.extra)
-        .iter()
-        .filter_map(|word| {
-            let reserved = RESERVED_OPTIONS
-                .iter()
-                .find(|reserved| word.starts_with(**reserved))?;
-            let message = format!("boot.options sets {word:?}, but {reserved} is slotd's to set");
-            Some(refusal(RefusalCode::ReservedOption, message))
-        })
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::{Error as IoError, ErrorKind};
-
-    use super::not_writable;
-    use crate::backend::RefusalCode;
-    use crate::error::Error;
-
-    #[test]
-    fn why_the_partition_cannot_be_written_is_told_apart() {
-        for (kind, code) in [
-            (ErrorKind::ReadOnlyFilesystem, RefusalCode::ReadOnly),
-            (ErrorKind::StorageFull, RefusalCode::NoSpace),
-            (ErrorKind::NotFound, RefusalCode::LoaderDataMissing),
-            (ErrorKind::Other, RefusalCode::ReadOnly),
-        ] {
-            let refusal = not_writable(&Error::io("create", "/efi/x")(IoError::from(kind)));
-            assert_eq!(refusal.code, code);
-            assert!(refusal.message.contains("/efi/x"), "{}", refusal.message);
-        }
-    }
 }

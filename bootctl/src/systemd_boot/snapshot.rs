@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::marker::Marker;
 use crate::backend::{Problem, ProblemCode, SlotState};
 use crate::entry::{Counter, EntryName, EntryText, key_values};
+use crate::marker::Marker;
 use crate::model::{ModelEntry, Preferences};
 use crate::slot::SlotName;
 

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use slotd_bootctl::{
-    Backend, BootOptions, Error, EspSetting, PreflightRequest, RefusalCode, Result, SlotName,
-    SlotSettings, SlotState, SlotTable, System, SystemdBoot, machine_id, require_no_refusals,
+    Backend, BootOptions, Error, EspSetting, LoaderSetting, PreflightRequest, RefusalCode, Result,
+    SlotName, SlotSettings, SlotState, SlotTable, System, machine_id, require_no_refusals,
 };
 
 use crate::arguments::{Arguments, Command, Output, Trial};
@@ -49,16 +49,15 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         .esp
         .clone()
         .map_or(EspSetting::Auto, EspSetting::Path);
-    let backend = SystemdBoot::open(&system, &table, &esp);
+    let backend = LoaderSetting::Auto.open(&system, &table, &esp);
     let command = arguments.command.as_ref().unwrap_or(&Command::Status);
     match command {
         Command::Status | Command::List => {}
-        command => change(&system, &table, backend.as_ref().map_err(copy)?, command)?,
+        command => change(&system, &table, &**backend.as_ref().map_err(copy)?, command)?,
     }
     let loader = backend.and_then(|backend| {
-        let esp = system.absolute(backend.esp());
         Ok(Loader {
-            esp,
+            location: backend.location(),
             state: backend.state()?,
         })
     });
@@ -93,7 +92,7 @@ fn copy(error: &Error) -> Error {
 fn change(
     system: &System,
     table: &SlotTable,
-    backend: &SystemdBoot,
+    backend: &dyn Backend,
     command: &Command,
 ) -> Result<()> {
     match command {
@@ -112,7 +111,7 @@ fn change(
 fn activate(
     system: &System,
     table: &SlotTable,
-    backend: &SystemdBoot,
+    backend: &dyn Backend,
     slot: SlotName,
     trial: &Trial,
 ) -> Result<()> {

@@ -3,7 +3,7 @@
 //! The document's schema is described in the crate's README, and a golden file keeps it.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
@@ -19,8 +19,8 @@ const VERSION: u32 = 1;
 /// The boot loader as it was found.
 #[derive(Debug)]
 pub(crate) struct Loader {
-    /// Mount point of its partition.
-    pub(crate) esp: PathBuf,
+    /// The directory, file or device of its data.
+    pub(crate) location: String,
     /// What it holds.
     pub(crate) state: LoaderState,
 }
@@ -60,7 +60,10 @@ struct SlotReport {
 #[serde(rename_all = "camelCase")]
 struct LoaderReport {
     backend: String,
-    esp: PathBuf,
+    location: String,
+    /// The location, where that is the mounted EFI system partition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    esp: Option<PathBuf>,
     next: NextBoot,
     staged: Option<SlotName>,
     trial_boot: bool,
@@ -84,7 +87,7 @@ impl Report {
             booted: table.booted.slot(),
             evidence: table.evidence.clone(),
             slots,
-            loader: loader.map(|loader| LoaderReport::new(&loader.esp, loader.state)),
+            loader: loader.map(|loader| LoaderReport::new(loader.location, loader.state)),
             loader_error,
         }
     }
@@ -138,13 +141,13 @@ impl Report {
                 let counting = match loader.counting {
                     Counting::Active => "boots of a trial are counted",
                     Counting::Inactive => "boots of a trial are NOT counted",
+                    Counting::EveryBoot => "every boot takes a try, of a proven slot, too",
                     Counting::Unknown => "it did not say whether it counts boots",
                 };
                 line(format_args!("Next boot:   {}", loader.next));
                 line(format_args!(
                     "Boot loader: {} at {}, {counting}",
-                    loader.backend,
-                    loader.esp.display()
+                    loader.backend, loader.location
                 ));
                 if loader.trial_boot {
                     line(format_args!("This boot is a trial."));
@@ -205,10 +208,12 @@ impl SlotReport {
 }
 
 impl LoaderReport {
-    fn new(esp: &Path, state: LoaderState) -> Self {
+    fn new(location: String, state: LoaderState) -> Self {
+        let esp = (state.backend == "systemd-boot").then(|| PathBuf::from(&location));
         Self {
             backend: state.backend,
-            esp: esp.to_owned(),
+            location,
+            esp,
             next: state.next,
             staged: state.staged.map(|(slot, _)| slot),
             trial_boot: state.trial_boot,

@@ -189,6 +189,7 @@ fn loader_status(loader: &LoaderState) -> LoaderStatus {
         counting: match loader.counting {
             Counting::Active => "active",
             Counting::Inactive => "inactive",
+            Counting::EveryBoot => "everyBoot",
             Counting::Unknown => "unknown",
         }
         .to_owned(),

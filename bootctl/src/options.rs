@@ -1,0 +1,38 @@
+//! Kernel options that are slotd's to set.
+
+use crate::backend::{Refusal, RefusalCode};
+use crate::block::split_command_line;
+
+/// What says which slot a boot is of.
+pub(crate) const SLOT_OPTION: &str = "slotd.slot=";
+
+/// What says that a boot is a trial, where the loader has no variable for that: added by our scripts and entries to
+/// a trial's command line only.
+pub const TRIAL_OPTION: &str = "slotd.trial";
+
+/// The image's and the configuration's are left out.
+pub(crate) const RESERVED: [&str; 7] = [
+    "root=",
+    SLOT_OPTION,
+    "slotd.trial_deadline=",
+    TRIAL_OPTION,
+    "slotd.tries=",
+    "systemd.machine_id=",
+    "panic=",
+];
+
+/// One refusal for each option of the configuration that is slotd's to set.
+pub(crate) fn reserved(extra: &str) -> Vec<Refusal> {
+    split_command_line(extra)
+        .iter()
+        .filter_map(|word| {
+            let reserved = RESERVED
+                .iter()
+                .find(|reserved| word.starts_with(**reserved))?;
+            Some(Refusal {
+                code: RefusalCode::ReservedOption,
+                message: format!("boot.options sets {word:?}, but {reserved} is slotd's to set"),
+            })
+        })
+        .collect()
+}
