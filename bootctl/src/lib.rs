@@ -58,7 +58,7 @@ pub use inspect::{SlotView, inspect};
 pub use loader::LoaderSetting;
 pub use machine::machine_id;
 pub use memory::MemoryBackend;
-pub use options::TRIAL_OPTION;
+pub use options::{TRIAL_OPTION, trial_announced};
 pub use proof::{InactiveSlot, InvalidatedSlot, ReadBack, VerifiedSlot};
 pub use slot::{DeviceNumber, SlotLocator, SlotName, SlotSettings};
 pub use system::System;

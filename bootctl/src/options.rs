@@ -1,7 +1,8 @@
 //! Kernel options that are slotd's to set.
 
 use crate::backend::{Refusal, RefusalCode};
-use crate::block::split_command_line;
+use crate::block::{command_line, split_command_line};
+use crate::system::System;
 
 /// What says which slot a boot is of.
 pub(crate) const SLOT_OPTION: &str = "slotd.slot=";
@@ -35,4 +36,10 @@ pub(crate) fn reserved(extra: &str) -> Vec<Refusal> {
             })
         })
         .collect()
+}
+
+/// Whether the running kernel's command line announces a trial boot. One that cannot be read announces nothing.
+#[must_use]
+pub fn trial_announced(system: &System) -> bool {
+    command_line(system).is_ok_and(|words| words.iter().any(|word| word == TRIAL_OPTION))
 }

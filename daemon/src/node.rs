@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use slotd_bootctl::{
     Backend, BootOptions, EspSetting, InspectSettings, LoaderState, Partition, SlotName,
-    SlotSettings, SlotTable, SlotView, System, SystemdBoot, inspect, parse_os_release,
+    SlotSettings, SlotTable, SlotView, System, SystemdBoot, inspect, parse_os_release, trial_announced,
 };
 use slotd_engine::Failure;
 use slotd_image::FetchSettings;
@@ -21,7 +21,7 @@ const COUNT_PATH: &str = "LoaderBootCountPath-4a67b082-0a4c-41cf-b6c7-440b29bb8c
 
 /// Whether the boot loader counted this boot: a trial, or the last resort of a slot that was given up.
 pub(crate) fn boot_is_counted(system: &System) -> bool {
-    system.efivars().join(COUNT_PATH).exists()
+    system.efivars().join(COUNT_PATH).exists() || trial_announced(system)
 }
 
 /// Where the fetch settings come from: read anew for each fetch, since tokens and certificates change.

@@ -106,6 +106,28 @@ fn bounded(dir: &Path) -> bool {
 }
 
 #[test]
+fn a_trial_that_the_command_line_announces_is_one_too() {
+    let options = "ro slotd.slot=b slotd.trial slotd.tries=3 slotd.trial_deadline=240 panic=10";
+    let announced = Machine::new(options);
+    let dir = announced.run();
+    assert!(bounded(&dir));
+    assert_eq!(
+        tree(&dir),
+        tree(&Machine::new(options).counted("slotd-b+2-1.conf").run())
+    );
+    // No word that only begins so.
+    for words in [
+        "slotd.slot=b slotd.tries=3 slotd.trial_deadline=240",
+        "slotd.slot=b slotd.trials",
+    ] {
+        assert!(!bounded(&Machine::new(words).run()), "{words}");
+    }
+    let proven = Machine::new(options);
+    proven.put("run/slotd/proven", b"");
+    assert!(!bounded(&proven.run()));
+}
+
+#[test]
 fn a_trial_boot_is_bounded_in_every_way_out() {
     let machine = Machine::new("ro panic=10 slotd.slot=b slotd.trial_deadline=240 quiet")
         .counted("slotd-b+2-1.conf");
