@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use slotd_bootctl::{
     Backend, BootOptions, EspSetting, InspectSettings, LoaderState, Partition, SlotName,
-    SlotSettings, SlotTable, SlotView, System, SystemdBoot, inspect, parse_os_release, trial_announced,
+    SlotSettings, SlotTable, SlotView, System, SystemdBoot, inspect, parse_os_release,
+    trial_announced,
 };
 use slotd_engine::Failure;
 use slotd_image::FetchSettings;

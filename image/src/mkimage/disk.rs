@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
 use uuid::Uuid;
 
 use crate::catalog;
 use crate::command::Tool;
 use crate::esp::{BootImage, Esp};
 use crate::ext4::{self, Journal};
+use crate::grub::{self, Firmware};
 use crate::recipe::Recipe;
 use crate::size::Size;
 use crate::sparse;
@@ -27,8 +29,24 @@ const TYPE_ROOT: &str = "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709";
 /// Type of a Linux filesystem without a particular use.
 const TYPE_DATA: &str = "0FC63DAF-8483-4772-8E79-3D69D8477DE4";
 
+/// Type of the partition of GRUB's second stage on a BIOS.
+const TYPE_BIOS_BOOT: &str = "21686148-6449-6E6F-744E-656564454649";
+/// Where it begins: behind the partition table, whose 128 entries end before sector 34.
+const BIOS_BOOT: u64 = 34 * SECTOR;
+
 /// Where packages put systemd-boot.
 const SYSTEMD_BOOT: &str = "/usr/lib/systemd/boot/efi/systemd-bootx64.efi";
+
+/// The boot loader of a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Loader {
+    /// systemd-boot, on UEFI
+    SystemdBoot,
+    /// GRUB, on UEFI
+    Grub,
+    /// GRUB, on a BIOS
+    GrubBios,
+}
 
 /// `A=IMAGE` on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +86,8 @@ pub(crate) struct Request<'a> {
     pub(crate) esp_size: Size,
     pub(crate) slot_size: Size,
     pub(crate) data_size: Size,
+    pub(crate) loader: Loader,
+    pub(crate) units: &'a Path,
     pub(crate) systemd_boot: Option<&'a Path>,
     pub(crate) output: &'a Path,
 }
@@ -86,6 +106,8 @@ struct Partition {
 #[derive(Debug)]
 struct Layout {
     partitions: [Partition; 4],
+    /// Whether a fifth one lies before the others, for a loader on a BIOS.
+    bios_boot: bool,
     size: u64,
 }
 
@@ -112,6 +134,7 @@ impl Layout {
         ];
         Self {
             partitions,
+            bios_boot: request.loader == Loader::GrubBios,
             size: offset + MIB,
         }
     }
@@ -119,6 +142,9 @@ impl Layout {
     /// The table in sfdisk's language.
     fn script(&self) -> String {
         let mut script = String::from("label: gpt\n");
+        if self.bios_boot {
+            let _ = writeln!(script, "first-lba: {}", BIOS_BOOT / SECTOR);
+        }
         for partition in &self.partitions {
             let _ = writeln!(
                 script,
@@ -128,6 +154,14 @@ impl Layout {
                 partition.kind,
                 partition.label,
                 partition.id,
+            );
+        }
+        if self.bios_boot {
+            let size = (MIB - BIOS_BOOT) / SECTOR;
+            let start = BIOS_BOOT / SECTOR;
+            let _ = writeln!(
+                script,
+                "start={start}, size={size}, type={TYPE_BIOS_BOOT}, name=bios"
             );
         }
         script
@@ -166,10 +200,7 @@ pub(crate) fn make(request: &Request<'_>) -> Result<()> {
         .run()?;
 
     let esp = Esp::format(&disk, esp_place.offset, esp_place.size, workplace.path())?;
-    let mut loader = match request.systemd_boot {
-        Some(path) => Some(fs::read(path).with_context(|| format!("reading {}", path.display()))?),
-        None => None,
-    };
+    let mut installed_loader = None;
     let mut boot_images = Vec::new();
     for (index, content) in request.slots.iter().enumerate() {
         let place = if content.slot == 'a' { a } else { b };
@@ -182,20 +213,26 @@ pub(crate) fn make(request: &Request<'_>) -> Result<()> {
         // The slot that is named first has the highest sequence and boots.
         let sequence = u32::try_from(request.slots.len() - index).context("too many slots")?;
         let image = install_image(content, place, sequence, &disk, workplace.path())?;
-        if loader.is_none() {
-            loader = ext4::read(&image.raw, SYSTEMD_BOOT).ok();
+        if installed_loader.is_none() {
+            installed_loader = ext4::read(&image.raw, SYSTEMD_BOOT).ok();
         }
         boot_images.push(image.boot);
     }
-    let loader = match loader {
-        Some(loader) => loader,
-        None => fs::read(SYSTEMD_BOOT).with_context(|| {
-            format!("systemd-boot is neither in an image nor on this machine: {SYSTEMD_BOOT}")
-        })?,
+    let firmware = match request.loader {
+        Loader::SystemdBoot => {
+            esp.install_loader(&systemd_boot(request.systemd_boot, installed_loader)?)?;
+            for image in &boot_images {
+                esp.install_slot(image, &machine_id, request.options)?;
+            }
+            None
+        }
+        Loader::Grub => Some(Firmware::Uefi),
+        Loader::GrubBios => Some(Firmware::Bios),
     };
-    esp.install_loader(&loader)?;
-    for image in &boot_images {
-        esp.install_slot(image, &machine_id, request.options)?;
+    if let Some(firmware) = firmware {
+        grub::install(&esp, &disk, firmware, BIOS_BOOT, request.units)?;
+        let partuuids = [a.id.to_string(), b.id.to_string()];
+        grub::install_slots(&esp, &boot_images, partuuids, &machine_id, request.options)?;
     }
 
     let tree = Tree::empty(workplace.path())?;
@@ -216,6 +253,17 @@ pub(crate) fn make(request: &Request<'_>) -> Result<()> {
             request.output.display()
         )
     })
+}
+
+/// systemd-boot: the one that is named, else an image's, else this machine's.
+fn systemd_boot(named: Option<&Path>, installed: Option<Vec<u8>>) -> Result<Vec<u8>> {
+    match (named, installed) {
+        (Some(path), _) => fs::read(path).with_context(|| format!("reading {}", path.display())),
+        (None, Some(loader)) => Ok(loader),
+        (None, None) => fs::read(SYSTEMD_BOOT).with_context(|| {
+            format!("systemd-boot is neither in an image nor on this machine: {SYSTEMD_BOOT}")
+        }),
+    }
 }
 
 /// A slot's image after it was written to the disk.

@@ -71,12 +71,12 @@ impl<'a> Esp<'a> {
     }
 
     /// Makes a folder whose parent exists.
-    fn folder(&self, path: &str) -> Result<()> {
+    pub(crate) fn folder(&self, path: &str) -> Result<()> {
         self.mtool("mmd").arg(format!("::{path}")).run()
     }
 
     /// Writes a file.
-    fn write(&self, path: &str, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write(&self, path: &str, bytes: &[u8]) -> Result<()> {
         let copy = self.workplace.join("esp-file");
         std::fs::write(&copy, bytes).with_context(|| format!("writing {}", copy.display()))?;
         self.mtool("mcopy")

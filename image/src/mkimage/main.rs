@@ -7,6 +7,7 @@ mod command;
 mod disk;
 mod esp;
 mod ext4;
+mod grub;
 mod recipe;
 mod rootfs;
 mod size;
@@ -128,6 +129,12 @@ struct DiskArguments {
     /// Size of the data partition
     #[arg(long, default_value = "256MiB")]
     data_size: Size,
+    /// The boot loader
+    #[arg(long, value_enum, default_value_t = disk::Loader::SystemdBoot)]
+    loader: disk::Loader,
+    /// The tree of units, policy and presets, which has the scripts for boot loaders, too
+    #[arg(long, default_value = slotd::DEFAULT_UNITS)]
+    units: PathBuf,
     /// The systemd-boot binary; by default the one in slot A's image, else this machine's
     #[arg(long)]
     systemd_boot: Option<PathBuf>,
@@ -200,6 +207,8 @@ fn run(cli: Cli) -> Result<()> {
                 esp_size: arguments.esp_size,
                 slot_size: arguments.slot_size,
                 data_size: arguments.data_size,
+                loader: arguments.loader,
+                units: &arguments.units,
                 systemd_boot: arguments.systemd_boot.as_deref(),
                 output: &arguments.output,
             })?;

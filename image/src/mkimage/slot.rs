@@ -55,6 +55,7 @@ pub(crate) fn make(request: &Request<'_>) -> Result<Entry> {
         tree.remove(pattern)?;
     }
     stamp(&tree, request.version)?;
+    link_kernel(&tree)?;
 
     let raw = tempfile::Builder::new()
         .prefix(".slotd-image-")
@@ -85,6 +86,31 @@ fn workplace(output: &Path) -> Result<std::path::PathBuf> {
     };
     fs::create_dir_all(folder).with_context(|| format!("creating {}", folder.display()))?;
     Ok(folder.to_owned())
+}
+
+/// Gives the kernel and its initrd names that do not change, for loaders that read them in the slot: `/boot/vmlinuz` and
+/// `/boot/initrd.img`. And the image's kernel options in GRUB's language, since it cannot read a file's text.
+fn link_kernel(tree: &Tree) -> Result<()> {
+    let boot = tree.path("/boot");
+    let names: Vec<String> = fs::read_dir(&boot)
+        .with_context(|| format!("listing {}", boot.display()))?
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    for (prefix, link) in [("vmlinuz-", "vmlinuz"), ("initrd.img-", "initrd.img")] {
+        let mut found = names.iter().filter(|name| name.starts_with(prefix));
+        if let (Some(name), None) = (found.next(), found.next()) {
+            tree.link(&format!("/boot/{link}"), name)?;
+        }
+    }
+    let options = fs::read_to_string(tree.path("/usr/lib/kernel/cmdline")).unwrap_or_default();
+    if options.trim().contains(['\'', '\n']) {
+        anyhow::bail!("/usr/lib/kernel/cmdline is no single line without quotes: {options:?}");
+    }
+    let text = format!(
+        "# The image's kernel options, as in /usr/lib/kernel/cmdline.\nset slotd_options='{}'\n",
+        options.trim()
+    );
+    tree.write("/usr/lib/slotd/grub.cfg", text.as_bytes())
 }
 
 /// Writes the image's version into its os-release.
