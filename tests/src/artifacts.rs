@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::cluster::node_image;
 use crate::images::{Flavour, Variant};
+use crate::loader::Loader;
 use crate::process;
 
 /// The repository that this program was built from.
@@ -168,13 +169,16 @@ impl Artifacts {
         Ok(image)
     }
 
-    /// A disk whose slot A holds this variant and whose data partition holds this configuration of slotd.
-    pub fn disk(&self, variant: &Variant, configuration: &str) -> Result<PathBuf> {
+    /// A disk with this boot loader, whose slot A holds this variant and whose data partition holds this configuration of slotd.
+    pub fn disk(&self, variant: &Variant, configuration: &str, loader: Loader) -> Result<PathBuf> {
         let image = self.image(variant)?;
         let digest = hex(&Sha256::digest(configuration.as_bytes()));
-        let path = self
-            .folder
-            .join(format!("disk-{}-{}.img", variant.name(), &digest[..8]));
+        let path = self.folder.join(format!(
+            "disk-{}-{}-{}.img",
+            variant.name(),
+            loader.name(),
+            &digest[..8]
+        ));
         let _one_at_a_time = self
             .images
             .lock()
@@ -191,6 +195,8 @@ impl Artifacts {
         process::output_with_errors(&self.binary("slotd-mkimage"), |command| {
             recipe(command.arg("disk"), variant.flavour())
                 .args(["--slot-size", variant.flavour().slot_size()])
+                .args(["--loader", loader.name(), "--units"])
+                .arg(repository().join("systemd"))
                 .arg("--slot")
                 .arg(format!("A={}", image.path.display()))
                 .arg("--data-overlay")

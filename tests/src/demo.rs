@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use crate::artifacts::Image;
 use crate::images::{UNHEALTHY, V1, V2, V3, Variant};
-use crate::lab::{DEMO_CONFIGURATION, Lab};
+use crate::lab::{DEMO_CONFIGURATION, Lab, NodeOptions};
+use crate::loader::Loader;
 use crate::node::Node;
 use crate::vm::{Acceleration, Boot, End};
 
@@ -24,17 +25,25 @@ struct Row {
 }
 
 /// Shows it all; with `keep` the machine stays until Ctrl-C.
-pub fn run(lab: &Lab, keep: bool) -> Result<()> {
+pub fn run(lab: &Lab, loader: Loader, keep: bool) -> Result<()> {
     let artifacts = lab.artifacts()?;
     say("making the reference disk and two images");
     let good = artifacts.image(&V2)?;
     let bad = artifacts.image(&UNHEALTHY)?;
-    let mut node = Node::off(lab, &V1, DEMO_CONFIGURATION, &[])?;
+    let options = NodeOptions {
+        configuration: DEMO_CONFIGURATION,
+        loader,
+        ..NodeOptions::new(&V1)
+    };
+    let mut node = Node::off(lab, &options)?;
     if lab.acceleration()? == Acceleration::Tcg {
         say("this machine has no usable KVM: the guest is emulated, everything takes longer");
     }
 
-    say("switching the machine on: firmware, systemd-boot, Linux, slotd");
+    say(&format!(
+        "switching the machine on: firmware, {}, Linux, slotd",
+        loader.name()
+    ));
     node.machine.power_on()?;
     let boot = node.machine.wait_for_boot()?;
     say(&format!(
@@ -65,6 +74,7 @@ pub fn run(lab: &Lab, keep: bool) -> Result<()> {
     );
     let failure = node.last_result()?["failure"].clone();
     show(&mut node, "slotd status")?;
+    show(&mut node, "slotd-bootctl status")?;
     show(&mut node, "slotd history")?;
     print_table(&rows);
     println!(

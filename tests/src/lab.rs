@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use crate::artifacts::Artifacts;
 use crate::cluster::{ControlPlane, Options, Program, Programs};
 use crate::images::{V1, Variant};
+use crate::loader::Loader;
 use crate::vm::{self, Acceleration, Machine, Setup};
 
 /// slotd's configuration on the lab's disks: what keeps scenarios short.
@@ -15,6 +16,31 @@ pub const CONFIGURATION: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 9
 
 /// The demo's: everything as delivered, except that a panic would not take ten seconds.
 pub const DEMO_CONFIGURATION: &str = "boot: {panic: 3}\n";
+
+/// What a machine is made with.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeOptions<'a> {
+    /// The image in slot A.
+    pub variant: &'a Variant,
+    /// slotd's configuration.
+    pub configuration: &'a str,
+    /// Pairs of a port of this machine's loopback and the guest's port it leads to.
+    pub forwards: &'a [(u16, u16)],
+    /// The boot loader.
+    pub loader: Loader,
+}
+
+impl<'a> NodeOptions<'a> {
+    /// An image, systemd-boot, and the lab's configuration.
+    pub const fn new(variant: &'a Variant) -> Self {
+        Self {
+            variant,
+            configuration: CONFIGURATION,
+            forwards: &[],
+            loader: Loader::SystemdBoot,
+        }
+    }
+}
 
 /// Shared by all tests of a run; what is expensive is made when it is first asked for.
 #[derive(Debug, Default)]
@@ -130,7 +156,7 @@ impl Lab {
 
     fn probe(&self) -> Result<Acceleration> {
         let artifacts = self.artifacts()?;
-        let disk = artifacts.disk(&V1, CONFIGURATION)?;
+        let disk = artifacts.disk(&V1, CONFIGURATION, Loader::SystemdBoot)?;
         let kernel = tempfile::NamedTempFile::new().context("making a temporary file")?;
         crate::esp::copy_out(&disk, "/slotd/a/linux", kernel.path())?;
         let memory = artifacts.folder().join("acceleration");
@@ -150,18 +176,15 @@ impl Lab {
 
     /// A machine with a fresh reference disk whose slot A holds v1, switched off. Its files lie in a folder of this name.
     pub fn machine(&self, name: &str) -> Result<Machine> {
-        self.machine_of(name, &V1, CONFIGURATION, &[])
+        self.machine_of(name, &NodeOptions::new(&V1))
     }
 
-    /// The same with another image in slot A, another configuration of slotd, and forwarded ports.
-    pub fn machine_of(
-        &self,
-        name: &str,
-        variant: &Variant,
-        configuration: &str,
-        forwards: &[(u16, u16)],
-    ) -> Result<Machine> {
-        let disk = self.artifacts()?.disk(variant, configuration)?;
+    /// The same with what these options say.
+    pub fn machine_of(&self, name: &str, options: &NodeOptions<'_>) -> Result<Machine> {
+        let variant = options.variant;
+        let disk = self
+            .artifacts()?
+            .disk(variant, options.configuration, options.loader)?;
         let folder = self.folder.join(name);
         Machine::new(Setup {
             disk,
@@ -169,7 +192,8 @@ impl Lab {
             acceleration: self.acceleration()?,
             processors: variant.flavour().processors().unwrap_or(self.processors),
             memory: variant.flavour().memory(),
-            forwards: forwards.to_vec(),
+            forwards: options.forwards.to_vec(),
+            loader: options.loader,
         })
     }
 }

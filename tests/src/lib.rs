@@ -9,6 +9,7 @@ pub mod disk;
 pub mod esp;
 pub mod images;
 pub mod lab;
+pub mod loader;
 pub mod loopdisk;
 pub mod node;
 pub mod process;

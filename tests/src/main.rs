@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use slotd_tests::bench::Part;
 use slotd_tests::lab::Lab;
+use slotd_tests::loader::Loader;
 use slotd_tests::runner::{self, Outcome, Set, Test, Tier};
 use slotd_tests::selection::Selection;
 use slotd_tests::standin::{agent, controller};
@@ -29,6 +30,9 @@ enum Command {
         /// Show a roll-out instead: two virtual machines that are nodes of a Kubernetes cluster
         #[arg(long)]
         kubernetes: bool,
+        /// The machine's boot loader: systemd-boot, grub, or grub-bios
+        #[arg(long, default_value = Loader::SystemdBoot.name(), conflicts_with = "kubernetes")]
+        loader: Loader,
         /// Leave the machine running and say how to log in
         #[arg(long)]
         keep: bool,
@@ -111,15 +115,19 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<bool> {
     match cli.command {
-        Command::Demo { kubernetes, keep } => {
+        Command::Demo {
+            kubernetes,
+            loader,
+            keep,
+        } => {
             setup::ensure_packages()?;
             let lab = Lab::new(&lab_folder()?, 2)?.for_test("demo")?;
-            let show = if kubernetes {
-                slotd_tests::demo::kubernetes::run
+            if kubernetes {
+                slotd_tests::demo::kubernetes::run(&lab, keep)?;
             } else {
-                slotd_tests::demo::run
-            };
-            show(&lab, keep).map(|()| true)
+                slotd_tests::demo::run(&lab, loader, keep)?;
+            }
+            Ok(true)
         }
         Command::Test(arguments) => test(&arguments, Set::Test),
         Command::Prove(arguments) => test(&arguments, Set::Prove),

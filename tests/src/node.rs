@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::artifacts::Image;
-use crate::images::{V1, Variant};
-use crate::lab::{CONFIGURATION, Lab};
+use crate::images::V1;
+use crate::lab::{Lab, NodeOptions};
 use crate::server::Server;
 use crate::vm::{Boot, End, Machine, Output, quote};
 
@@ -29,7 +29,7 @@ pub struct Expected<'a> {
     pub version: &'a str,
     /// States of slots A and B, as `slotd status` and `slotd-bootctl status` name them.
     pub states: [&'a str; 2],
-    /// File names of our boot entries on the ESP, sorted.
+    /// File names of our boot entries on the ESP, sorted, where systemd-boot is the loader.
     pub entries: &'a [&'a str],
 }
 
@@ -56,27 +56,23 @@ impl<'a> Expected<'a> {
 impl Node {
     /// Boots a fresh reference disk with v1 in slot A.
     pub fn start(lab: &Lab) -> Result<Self> {
-        Self::start_with(lab, CONFIGURATION, &[])
+        Self::start_with(lab, &NodeOptions::new(&V1))
     }
 
-    /// The same with another configuration of slotd and with forwarded ports.
-    pub fn start_with(lab: &Lab, configuration: &str, forwards: &[(u16, u16)]) -> Result<Self> {
-        let mut node = Self::off(lab, &V1, configuration, forwards)?;
+    /// The same with what these options say.
+    pub fn start_with(lab: &Lab, options: &NodeOptions<'_>) -> Result<Self> {
+        let mut node = Self::off(lab, options)?;
         node.machine.power_on()?;
         let boot = node.machine.wait_for_boot()?;
-        boot.expect('A', V1.version()).context("the fresh disk")?;
+        boot.expect('A', options.variant.version())
+            .context("the fresh disk")?;
         Ok(node)
     }
 
     /// A machine that is still off.
-    pub fn off(
-        lab: &Lab,
-        variant: &Variant,
-        configuration: &str,
-        forwards: &[(u16, u16)],
-    ) -> Result<Self> {
+    pub fn off(lab: &Lab, options: &NodeOptions<'_>) -> Result<Self> {
         Ok(Self {
-            machine: lab.machine_of("machine", variant, configuration, forwards)?,
+            machine: lab.machine_of("machine", options)?,
             server: Server::start()?,
         })
     }
@@ -274,7 +270,20 @@ impl Node {
             "slotd status shows version {version:?}, not {}",
             expected.version
         );
-        let entries = self.machine.disk().loader_entries()?;
+        self.expect_from_outside(expected)
+    }
+
+    /// What the loader's own files say, by its own tool.
+    fn expect_from_outside(&self, expected: &Expected<'_>) -> Result<()> {
+        let disk = self.machine.disk();
+        if let Some(held) = self.machine.loader().held(disk.path())? {
+            ensure!(
+                held.states == expected.states && held.first == expected.booted,
+                "the loader holds {held:?}, not {expected:?}"
+            );
+            return Ok(());
+        }
+        let entries = disk.loader_entries()?;
         ensure!(
             entries == expected.entries,
             "the ESP holds {entries:?}, not {:?}",

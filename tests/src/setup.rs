@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// A tool, where it may be, and the package that has it.
-const TOOLS: [(&str, &str); 15] = [
+const TOOLS: [(&str, &str); 17] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("mmdebstrap", "mmdebstrap"),
     ("mformat", "mtools"),
@@ -22,10 +22,16 @@ const TOOLS: [(&str, &str); 15] = [
     ("systemd-analyze", "systemd"),
     ("busctl", "systemd"),
     ("dbus-daemon", "dbus-daemon"),
+    ("grub-mkimage", "grub-common"),
+    ("grub-editenv", "grub-common"),
 ];
 
 /// Files that no tool stands for.
-const FILES: [(&str, &str); 1] = [("/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf")];
+const FILES: [(&str, &str); 3] = [
+    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"),
+    ("/usr/lib/grub/x86_64-efi/normal.mod", "grub-efi-amd64-bin"),
+    ("/usr/lib/grub/i386-pc/normal.mod", "grub-pc-bin"),
+];
 
 /// Installs the packages that are missing, with apt-get. Says what it does; does nothing and says nothing when all is there.
 pub fn ensure_packages() -> Result<()> {

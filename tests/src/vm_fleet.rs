@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::artifacts::{Image, repository};
 use crate::cluster::{APP, Client, ControlPlane, Workload, progress_of, wait_until_every};
 use crate::images::NODE_OLD;
-use crate::lab::Lab;
+use crate::lab::{Lab, NodeOptions};
 use crate::server::Server;
 use crate::standin::{FLEET_LABEL, Observer};
 use crate::vm::Machine;
@@ -98,8 +98,12 @@ impl VmFleet {
         tell("applied slotd's manifests: kubectl apply --kustomize crds/manifests");
         let observer = Observer::start(plane.admin().kubeconfig(), &format!("{FLEET_LABEL}=vm"))?;
         let mut nodes = Vec::new();
+        let options = NodeOptions {
+            configuration: CONFIGURATION,
+            ..NodeOptions::new(&NODE_OLD)
+        };
         for (index, name) in names.into_iter().enumerate() {
-            let machine = lab.machine_of(name, &NODE_OLD, CONFIGURATION, &[])?;
+            let machine = lab.machine_of(name, &options)?;
             give_identity(&machine, &plane, name, index == 0)?;
             nodes.push(VmNode { name, machine });
         }

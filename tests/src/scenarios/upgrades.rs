@@ -8,12 +8,22 @@ use serde_json::Value;
 use super::{health, in_machine, proved_in_machine};
 use crate::artifacts::Image;
 use crate::images::{ALONE, NO_AGENT, PANICS, STUCK, UNHEALTHY, V1, V2, V3, Variant};
-use crate::lab::Lab;
+use crate::lab::{Lab, NodeOptions};
+use crate::loader::Loader;
 use crate::node::{Expected, FRESH, Node};
 use crate::runner::Test;
 
 /// Deadline and tries that let a trial fail soon; thirty seconds are the least that slotd accepts.
 const SHORT_TRIAL: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 30s}\n";
+
+/// A fresh disk with such a trial.
+pub(super) const fn short_trial(loader: Loader) -> NodeOptions<'static> {
+    NodeOptions {
+        configuration: SHORT_TRIAL,
+        loader,
+        ..NodeOptions::new(&V1)
+    }
+}
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
@@ -55,14 +65,14 @@ fn good(lab: &Lab) -> Result<()> {
 }
 
 /// Installs an image that must not stay, and checks that the node is back on slot A with everything as it was.
-fn falls_back(
+pub(super) fn falls_back(
     lab: &Lab,
     variant: &Variant,
-    configuration: &str,
+    loader: Loader,
     power_cycles: u32,
     entries: &[&str],
 ) -> Result<(Node, Value)> {
-    let mut node = Node::start_with(lab, configuration, &[])?;
+    let mut node = Node::start_with(lab, &short_trial(loader))?;
     let image = lab.artifacts()?.image(variant)?;
     let before = node.machine.disk().slot_digest('a')?;
     let command = node.install_command(&image, "");
@@ -99,7 +109,7 @@ fn falls_back(
 
 fn failing_health(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-1.conf"];
-    let (mut node, result) = falls_back(lab, &UNHEALTHY, SHORT_TRIAL, 5, entries)?;
+    let (mut node, result) = falls_back(lab, &UNHEALTHY, Loader::SystemdBoot, 5, entries)?;
     let failure = &result["failure"];
     ensure!(
         failure["check"]
@@ -121,18 +131,18 @@ fn failing_health(lab: &Lab) -> Result<()> {
 
 fn panic(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-2.conf"];
-    let (_, result) = falls_back(lab, &PANICS, SHORT_TRIAL, 5, entries)?;
+    let (_, result) = falls_back(lab, &PANICS, Loader::SystemdBoot, 5, entries)?;
     given_up_by_the_loader(&result)
 }
 
 fn no_agent(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-2.conf"];
-    let (_, result) = falls_back(lab, &NO_AGENT, SHORT_TRIAL, 1, entries)?;
+    let (_, result) = falls_back(lab, &NO_AGENT, Loader::SystemdBoot, 1, entries)?;
     given_up_by_the_loader(&result)
 }
 
 /// No trial boot got as far as a verdict: the reason is the loader's, after both tries.
-fn given_up_by_the_loader(result: &Value) -> Result<()> {
+pub(super) fn given_up_by_the_loader(result: &Value) -> Result<()> {
     let failure = &result["failure"];
     ensure!(
         failure["reason"]
@@ -145,7 +155,7 @@ fn given_up_by_the_loader(result: &Value) -> Result<()> {
 
 fn stuck(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-1.conf"];
-    let (_, result) = falls_back(lab, &STUCK, SHORT_TRIAL, 1, entries)?;
+    let (_, result) = falls_back(lab, &STUCK, Loader::SystemdBoot, 1, entries)?;
     // The agent did start, waited for basic.target until the deadline, and says what that still waited for.
     let failure = &result["failure"];
     ensure!(
@@ -231,7 +241,7 @@ fn flash(node: &mut Node, image: &Image) -> Result<()> {
 
 /// The gate's failure action and the timeout of `boot-complete.target` would reboot it: both have to be taken away.
 fn stays(lab: &Lab) -> Result<()> {
-    let mut node = Node::start_with(lab, SHORT_TRIAL, &[])?;
+    let mut node = Node::start_with(lab, &short_trial(Loader::SystemdBoot))?;
     let image = lab.artifacts()?.image(&ALONE)?;
     let command = node.install_command(&image, "");
     let printed = node.run_until_reboot(&command)?;
@@ -277,7 +287,13 @@ fn stays(lab: &Lab) -> Result<()> {
 
 fn standard_input(lab: &Lab) -> Result<()> {
     let port = free_port()?;
-    let mut node = Node::start_with(lab, crate::lab::CONFIGURATION, &[(port, 2222)])?;
+    let mut node = Node::start_with(
+        lab,
+        &NodeOptions {
+            forwards: &[(port, 2222)],
+            ..NodeOptions::new(&V1)
+        },
+    )?;
     let v2 = lab.artifacts()?.image(&V2)?;
     node.upgraded('B', &v2, |node| {
         // The image is pushed into the guest once something listens there.

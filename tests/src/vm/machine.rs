@@ -11,6 +11,7 @@ use super::shell::{End, Output, Shell};
 use super::socket;
 use super::{Acceleration, Console};
 use crate::disk::Disk;
+use crate::loader::Loader;
 
 /// How to set a machine up.
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ pub struct Setup {
     pub memory: u32,
     /// Pairs of a port of this machine's loopback and the guest's port it leads to.
     pub forwards: Vec<(u16, u16)>,
+    /// The disk's boot loader.
+    pub loader: Loader,
 }
 
 /// What a boot says when it reached multi-user.target.
@@ -101,6 +104,11 @@ impl Machine {
         &self.disk
     }
 
+    /// The disk's boot loader.
+    pub fn loader(&self) -> Loader {
+        self.setup.loader
+    }
+
     /// Process id of the running QEMU.
     pub fn process(&self) -> Option<u32> {
         self.qemu.as_ref().map(Qemu::id)
@@ -130,6 +138,7 @@ impl Machine {
             processors: self.setup.processors,
             memory: self.setup.memory,
             forwards: &self.setup.forwards,
+            firmware: self.setup.loader.firmware(),
         })?;
         match Shell::connect(&self.setup.folder, Duration::from_secs(10)) {
             Ok(shell) => self.shell = Some(shell),

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use super::Acceleration;
 use super::socket;
+use crate::loader::Firmware;
 
 /// Debian's UEFI firmware for virtual machines.
 const FIRMWARE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
@@ -33,6 +34,7 @@ pub(crate) struct Hardware<'a> {
     pub(crate) memory: u32,
     /// Pairs of a port of this machine's loopback and the guest's port it leads to.
     pub(crate) forwards: &'a [(u16, u16)],
+    pub(crate) firmware: Firmware,
 }
 
 impl Qemu {
@@ -40,7 +42,7 @@ impl Qemu {
     pub(crate) fn start(hardware: &Hardware<'_>) -> Result<Self> {
         let folder = hardware.folder;
         let variables = folder.join(VARIABLES_COPY);
-        if !variables.exists() {
+        if hardware.firmware == Firmware::Uefi && !variables.exists() {
             std::fs::copy(VARIABLES, &variables)
                 .with_context(|| format!("copying {VARIABLES} to {}", variables.display()))?;
         }
@@ -106,13 +108,17 @@ impl Qemu {
                 "socket,id=login,server=on,wait=off,path={}",
                 socket::LOGIN
             ))
-            .args(["-serial", "chardev:login"])
-            .args([
-                "-drive",
-                &format!("if=pflash,format=raw,readonly=on,file={FIRMWARE}"),
-                "-drive",
-            ])
-            .arg(format!("if=pflash,format=raw,file={VARIABLES_COPY}"))
+            .args(["-serial", "chardev:login"]);
+        if hardware.firmware == Firmware::Uefi {
+            command
+                .args([
+                    "-drive",
+                    &format!("if=pflash,format=raw,readonly=on,file={FIRMWARE}"),
+                    "-drive",
+                ])
+                .arg(format!("if=pflash,format=raw,file={VARIABLES_COPY}"));
+        }
+        command
             .arg("-drive")
             .arg(option(
                 "format=raw,if=none,id=disk,discard=unmap,file=",
@@ -157,6 +163,7 @@ mod tests {
     use std::path::Path;
 
     use super::{Hardware, Qemu};
+    use crate::loader::Firmware;
     use crate::vm::Acceleration;
 
     #[test]
@@ -169,6 +176,7 @@ mod tests {
             processors: 1,
             memory: 512,
             forwards: &[],
+            firmware: Firmware::Uefi,
         })
         .unwrap();
         assert_eq!(command.get_current_dir(), Some(Path::new(&folder)));

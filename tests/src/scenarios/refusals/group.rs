@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::artifacts::Image;
 use crate::images::V2;
-use crate::lab::{CONFIGURATION, Lab};
+use crate::lab::Lab;
 use crate::node::{FRESH, Node};
 
 /// The inactive slot of the reference disk.
@@ -67,7 +67,7 @@ pub(super) struct Group {
 impl Group {
     /// Boots a fresh reference disk whose empty slot B holds bytes that are not zero: whoever writes there is seen.
     pub(super) fn start(lab: &Lab, name: &'static str) -> Result<Self> {
-        let mut node = Node::start_with(lab, CONFIGURATION, &[])?;
+        let mut node = Node::start(lab)?;
         let booted_digest = node.machine.disk().slot_digest('a')?;
         node.machine.run(&format!(
             "dd if=/dev/urandom of={TARGET} bs=1M count=4 oflag=direct status=none; mkdir -p /etc/slotd/config.d"

@@ -1,0 +1,154 @@
+//! The boot loaders that a machine of the lab can have, and what they hold of the slots, seen from outside by their own tools.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::{esp, process};
+
+/// A boot loader and its firmware.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Loader {
+    /// systemd-boot on UEFI.
+    SystemdBoot,
+    /// GRUB on UEFI.
+    Grub,
+    /// GRUB on a BIOS.
+    GrubBios,
+}
+
+/// What starts the loader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Firmware {
+    /// Debian's OVMF.
+    Uefi,
+    /// QEMU's SeaBIOS.
+    Bios,
+}
+
+/// What a loader's own data say.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Held {
+    /// `good`, `trial`, `bad` or `empty`, of slots A and B.
+    pub states: [&'static str; 2],
+    /// The slot that is tried first, in upper case.
+    pub first: char,
+}
+
+impl Loader {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::SystemdBoot, Self::Grub, Self::GrubBios];
+
+    /// Its name, as slotd-mkimage and the lab's command line have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SystemdBoot => "systemd-boot",
+            Self::Grub => "grub",
+            Self::GrubBios => "grub-bios",
+        }
+    }
+
+    /// The backend that drives it.
+    pub const fn backend(self) -> &'static str {
+        match self {
+            Self::SystemdBoot => "systemd-boot",
+            Self::Grub | Self::GrubBios => "grub",
+        }
+    }
+
+    /// What starts it.
+    pub const fn firmware(self) -> Firmware {
+        match self {
+            Self::SystemdBoot | Self::Grub => Firmware::Uefi,
+            Self::GrubBios => Firmware::Bios,
+        }
+    }
+
+    /// What the loader holds of the slots of a disk; `None` for systemd-boot, whose entries are compared by their names.
+    pub fn held(self, disk: &Path) -> Result<Option<Held>> {
+        match self {
+            Self::SystemdBoot => Ok(None),
+            Self::Grub | Self::GrubBios => {
+                let copy = tempfile::NamedTempFile::new().context("making a temporary file")?;
+                esp::copy_out(disk, "/grub/grubenv", copy.path())?;
+                let listing = process::output("grub-editenv", |command| {
+                    command.arg(copy.path()).arg("list")
+                })?;
+                held_by_grub(&listing).map(Some)
+            }
+        }
+    }
+}
+
+impl std::str::FromStr for Loader {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match Self::ALL.iter().find(|loader| loader.name() == text) {
+            Some(loader) => Ok(*loader),
+            None => bail!(
+                "{text:?} is no boot loader of the lab: {} are",
+                Self::ALL.map(Self::name).join(", ")
+            ),
+        }
+    }
+}
+
+/// Reads the listing of `grub-editenv`: a slot in the order is good or tried, one that has spent its tries bad, one of which
+/// nothing is said empty.
+fn held_by_grub(listing: &str) -> Result<Held> {
+    let value = |name: &str| {
+        listing
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+    };
+    let order = value("slotd_order").context("no slotd_order in the environment block")?;
+    let state = |slot: &str| {
+        let listed = order.split(' ').any(|word| word == slot);
+        let proven = value(&format!("slotd_{slot}_ok")) == Some("1");
+        let tries = value(&format!("slotd_{slot}_tries")).unwrap_or_default();
+        match (listed, proven, tries) {
+            (true, true, _) => "good",
+            (true, false, "" | "0") | (false, false, "0") => "bad",
+            (true, false, _) => "trial",
+            (false, _, _) => "empty",
+        }
+    };
+    let first = order.chars().next().context("slotd_order is empty")?;
+    ensure!(matches!(first, 'a' | 'b'), "slotd_order is {order:?}");
+    Ok(Held {
+        states: [state("a"), state("b")],
+        first: first.to_ascii_uppercase(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Held, Loader, held_by_grub};
+
+    #[test]
+    fn a_listing_of_grub_editenv_says_what_each_slot_is_worth() {
+        let held = held_by_grub("slotd_order=b a\nslotd_a_ok=1\nslotd_b_tries=2\n").unwrap();
+        assert_eq!(
+            held,
+            Held {
+                states: ["good", "trial"],
+                first: 'B'
+            }
+        );
+        let held = held_by_grub("slotd_order=a\nslotd_a_ok=1\nslotd_b_tries=0\n").unwrap();
+        assert_eq!(held.states, ["good", "bad"]);
+        let held = held_by_grub("slotd_order=a\nslotd_a_ok=1\n").unwrap();
+        assert_eq!(held.states, ["good", "empty"]);
+        assert!(held_by_grub("ORDER=A B\n").is_err());
+    }
+
+    #[test]
+    fn loaders_are_named_as_on_the_command_line() {
+        for loader in Loader::ALL {
+            assert_eq!(loader.name().parse::<Loader>().unwrap(), loader);
+        }
+        let error = "lilo".parse::<Loader>().unwrap_err();
+        assert!(error.to_string().contains("grub-bios"), "{error}");
+    }
+}
