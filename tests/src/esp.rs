@@ -60,10 +60,15 @@ pub fn copy_out(disk: &Path, path: &str, to: &Path) -> Result<()> {
 pub fn write(disk: &Path, path: &str, text: &str) -> Result<()> {
     let copy = tempfile::NamedTempFile::new().context("making a temporary file")?;
     std::fs::write(copy.path(), text).context("writing a temporary file")?;
+    copy_in(disk, copy.path(), path)
+}
+
+/// Copies a file to the ESP of a machine that is off.
+pub fn copy_in(disk: &Path, from: &Path, path: &str) -> Result<()> {
     process::run("mcopy", |command| {
         mtool(command, disk)
             .args(["-n", "-o"])
-            .arg(copy.path())
+            .arg(from)
             .arg(format!("::{path}"))
     })
 }

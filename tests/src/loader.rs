@@ -6,6 +6,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{esp, process};
 
+/// GRUB's environment block on the ESP.
+const GRUB_ENVIRONMENT: &str = "/grub/grubenv";
+
 /// A boot loader and its firmware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Loader {
@@ -33,6 +36,8 @@ pub struct Held {
     pub states: [&'static str; 2],
     /// The slot that is tried first, in upper case.
     pub first: char,
+    /// Boots left of slots that are tried.
+    pub tries_left: [Option<u32>; 2],
 }
 
 impl Loader {
@@ -70,11 +75,29 @@ impl Loader {
             Self::SystemdBoot => Ok(None),
             Self::Grub | Self::GrubBios => {
                 let copy = tempfile::NamedTempFile::new().context("making a temporary file")?;
-                esp::copy_out(disk, "/grub/grubenv", copy.path())?;
+                esp::copy_out(disk, GRUB_ENVIRONMENT, copy.path())?;
                 let listing = process::output("grub-editenv", |command| {
                     command.arg(copy.path()).arg("list")
                 })?;
                 held_by_grub(&listing).map(Some)
+            }
+        }
+    }
+
+    /// Sets variables of the loader on the disk of a machine that is off, with the loader's own tool.
+    pub fn set(self, disk: &Path, variables: &[(&str, &str)]) -> Result<()> {
+        match self {
+            Self::SystemdBoot => bail!("systemd-boot has no variables on its disk"),
+            Self::Grub | Self::GrubBios => {
+                let copy = tempfile::NamedTempFile::new().context("making a temporary file")?;
+                esp::copy_out(disk, GRUB_ENVIRONMENT, copy.path())?;
+                process::run("grub-editenv", |command| {
+                    let words = variables
+                        .iter()
+                        .map(|(name, value)| format!("{name}={value}"));
+                    command.arg(copy.path()).arg("set").args(words)
+                })?;
+                esp::copy_in(disk, copy.path(), GRUB_ENVIRONMENT)
             }
         }
     }
@@ -116,9 +139,15 @@ fn held_by_grub(listing: &str) -> Result<Held> {
     };
     let first = order.chars().next().context("slotd_order is empty")?;
     ensure!(matches!(first, 'a' | 'b'), "slotd_order is {order:?}");
+    let states = ["a", "b"].map(state);
+    let tries_left = ["a", "b"].map(|slot| {
+        let tries = value(&format!("slotd_{slot}_tries"))?;
+        tries.parse().ok()
+    });
     Ok(Held {
-        states: [state("a"), state("b")],
+        states,
         first: first.to_ascii_uppercase(),
+        tries_left,
     })
 }
 
@@ -133,7 +162,8 @@ mod tests {
             held,
             Held {
                 states: ["good", "trial"],
-                first: 'B'
+                first: 'B',
+                tries_left: [None, Some(2)],
             }
         );
         let held = held_by_grub("slotd_order=a\nslotd_a_ok=1\nslotd_b_tries=0\n").unwrap();

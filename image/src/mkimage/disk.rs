@@ -232,7 +232,14 @@ pub(crate) fn make(request: &Request<'_>) -> Result<()> {
     if let Some(firmware) = firmware {
         grub::install(&esp, &disk, firmware, BIOS_BOOT, request.units)?;
         let partuuids = [a.id.to_string(), b.id.to_string()];
-        grub::install_slots(&esp, &boot_images, partuuids, &machine_id, request.options)?;
+        grub::install_slots(
+            &esp,
+            &boot_images,
+            partuuids,
+            &machine_id,
+            request.options,
+            firmware,
+        )?;
     }
 
     let tree = Tree::empty(workplace.path())?;

@@ -23,7 +23,7 @@ const SIGNATURE: &str = "# GRUB Environment Block\n";
 const SECTOR: u64 = 512;
 
 /// Modules that the script and reading the slots need, on both firmwares. All are linked in: none is looked for.
-const NEEDED: [&str; 14] = [
+const NEEDED: [&str; 16] = [
     "part_gpt",
     "fat",
     "ext2",
@@ -38,6 +38,8 @@ const NEEDED: [&str; 14] = [
     "reboot",
     "halt",
     "ls",
+    "serial",
+    "terminal",
 ];
 
 /// Which firmware starts it.
@@ -136,6 +138,7 @@ pub(crate) fn install_slots(
     partuuids: [String; 2],
     machine_id: &str,
     extra: &str,
+    firmware: Firmware,
 ) -> Result<()> {
     for folder in ["/grub/slotd", "/grub/slotd/a", "/grub/slotd/b"] {
         esp.folder(folder)?;
@@ -144,20 +147,31 @@ pub(crate) fn install_slots(
         let path = format!("/grub/slotd/{}/image.json", image.slot);
         esp.write(&path, image.marker.as_bytes())?;
     }
+    // UEFI's console is the serial port as well; on a BIOS GRUB has to be told.
+    let serial = firmware == Firmware::Bios
+        && images
+            .iter()
+            .any(|image| image.options.contains("console=ttyS0"));
     esp.write(
         "/grub/grub.cfg",
-        configuration(partuuids, extra)?.as_bytes(),
+        configuration(partuuids, extra, serial)?.as_bytes(),
     )?;
     esp.write("/grub/grubenv", &environment(images, machine_id)?)
 }
 
 /// The part of the configuration that is this disk's. The slots are partitions 2 and 3 of the disk that GRUB came from.
-fn configuration([a, b]: [String; 2], extra: &str) -> Result<String> {
+fn configuration([a, b]: [String; 2], extra: &str, serial: bool) -> Result<String> {
     if extra.contains(['\n', '\r', '\'']) {
         bail!("options of several lines or with a quote cannot stand in grub.cfg: {extra:?}");
     }
+    let terminal = if serial {
+        "serial --unit=0 --speed=115200\nterminal_output console serial\n"
+    } else {
+        ""
+    };
     Ok(format!(
         "# Written by slotd-mkimage for this disk.\n\
+         {terminal}\
          set timeout=0\n\
          regexp --set=1:slotd_disk '^([^,]*)' \"$root\"\n\
          set slotd_a_device=\"$slotd_disk,gpt2\"\n\

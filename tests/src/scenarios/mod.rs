@@ -5,6 +5,7 @@ mod agent_trouble;
 mod api;
 mod api_trouble;
 mod applied;
+mod boot_loaders;
 mod catalogs;
 mod control_plane;
 mod controller_access;
@@ -44,6 +45,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(reference_disk::tests());
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());
+    tests.extend(boot_loaders::tests());
     tests.extend(refusals::tests());
     tests.extend(real_nodes::tests());
     tests.sort_by_key(|test| test.tier);

@@ -176,7 +176,7 @@ impl Machine {
         let started = self.began;
         let deadline = Instant::now() + patience;
         let mut boot = self.wait_for_console("multi-user.target", patience, |line| {
-            if line.contains("BdsDxe: starting") {
+            if starts_over(line) {
                 tell("the firmware starts the boot loader");
             } else if line.contains("Kernel panic") {
                 tell("the kernel panics");
@@ -216,7 +216,7 @@ impl Machine {
             .as_mut()
             .context("the machine is off")?
             .alive(&folder)?;
-        self.console.peek(|line| line.contains("BdsDxe: starting"))
+        self.console.peek(starts_over)
     }
 
     /// Runs a command in the guest; whatever its exit code, this succeeds.
@@ -306,6 +306,11 @@ impl Machine {
         self.power_on()?;
         self.wait_for_boot()
     }
+}
+
+/// Whether a line is one of the first after a reset: the UEFI firmware's, or GRUB's on a BIOS, which says nothing itself.
+fn starts_over(line: &str) -> bool {
+    line.contains("BdsDxe: starting") || line.contains("slotd: starting slot")
 }
 
 /// Reads `@@MULTI-USER slot=a version=v1 boot=… up=7.02`.
