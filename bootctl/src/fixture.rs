@@ -301,6 +301,45 @@ impl FixtureNode {
         Ok(())
     }
 
+    /// Sets the attributes of entries in both tables of a disk that [`FixtureNode::add_disk`] made, by their numbers.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn set_attributes(
+        &self,
+        disk: &str,
+        sector: u32,
+        attributes: &[(u32, u64)],
+    ) -> io::Result<()> {
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(self.root.join("dev").join(disk))?;
+        let sector = u64::from(sector);
+        let array_length = 128 * 128;
+        let last = DISK_SIZE / sector - 1;
+        for (header_at, array_at) in [
+            (sector, 2 * sector),
+            (last * sector, last * sector - array_length),
+        ] {
+            let mut header = [0; 92];
+            let mut array = vec![0; 128 * 128];
+            file.read_exact_at(&mut header, header_at)?;
+            file.read_exact_at(&mut array, array_at)?;
+            for (number, value) in attributes {
+                let at = usize::try_from(number - 1).unwrap_or(usize::MAX) * 128 + 48;
+                array[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            }
+            header[88..92].copy_from_slice(&crc32fast::hash(&array).to_le_bytes());
+            header[16..20].fill(0);
+            let crc = crc32fast::hash(&header);
+            header[16..20].copy_from_slice(&crc.to_le_bytes());
+            file.write_all_at(&header, header_at)?;
+            file.write_all_at(&array, array_at)?;
+        }
+        Ok(())
+    }
+
     /// Adds a device-mapper device that stands on others.
     ///
     /// # Errors

@@ -263,14 +263,14 @@ impl Header {
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes
         .get(at..)
         .and_then(|tail| tail.first_chunk())
         .map_or(0, |raw| u32::from_le_bytes(*raw))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes
         .get(at..)
         .and_then(|tail| tail.first_chunk())
@@ -278,7 +278,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// GUIDs on disk have their first three fields in little-endian order.
-fn guid(bytes: &[u8], at: usize) -> Uuid {
+pub(crate) fn guid(bytes: &[u8], at: usize) -> Uuid {
     bytes
         .get(at..)
         .and_then(|tail| tail.first_chunk())

@@ -18,6 +18,15 @@ mod facts;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
 mod gpt;
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        unused_imports,
+        reason = "the setting that opens it follows"
+    )
+)]
+mod gptprio;
 mod inspect;
 mod ioctl;
 mod loader;

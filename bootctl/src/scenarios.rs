@@ -1,6 +1,7 @@
 //! The same scenarios over every backend: what they promise is one model, not two.
 
 mod crash;
+mod gptprio;
 mod machines;
 mod refusals;
 mod systemd_boot;
@@ -13,7 +14,9 @@ use crate::inspect::SlotView;
 use crate::proof::ReadBack;
 use crate::slot::SlotName;
 
+use crate::gptprio::loader_model::Loader;
 use SlotName::{A, B};
+use gptprio::InAttributes;
 use machines::{InMemory, InRecord, Machine, OnDisk, image, open, options};
 
 /// Runs a scenario over every backend.
@@ -21,6 +24,8 @@ fn everywhere(scenario: impl Fn(&mut dyn Machine)) {
     scenario(&mut InMemory::new());
     scenario(&mut OnDisk::new());
     scenario(&mut InRecord::new());
+    scenario(&mut InAttributes::new(Loader::Grub));
+    scenario(&mut InAttributes::new(Loader::Firmware));
 }
 
 const fn trial(left: u32, done: u32) -> SlotState {

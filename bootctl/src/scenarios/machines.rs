@@ -103,7 +103,7 @@ pub(crate) fn image_tree(root: &Path) -> SlotView {
 }
 
 /// In memory where that is possible: every change is synced, and a busy disk takes its time.
-fn scratch() -> TempDir {
+pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir_in("/dev/shm")
         .or_else(|_| tempfile::tempdir())
         .unwrap()

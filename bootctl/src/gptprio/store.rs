@@ -1,0 +1,478 @@
+//! The record of both slots in their partitions' attributes.
+
+use uuid::Uuid;
+
+use super::attributes::Boot;
+use super::disk::{Disk, DiskNode};
+use super::states::{Bits, TRIES_GIVEN_MAX, bits};
+use super::table::Entry;
+use super::tables::{Other, Tables};
+use crate::backend::{
+    Counting, NextBoot, PlannedChange, PreflightRequest, Problem, ProblemCode, Refusal,
+    RefusalCode, SlotState,
+};
+use crate::block::BlockDevices;
+use crate::error::{Error, Result};
+use crate::facts::ImageFacts;
+use crate::lock::Lock;
+use crate::record::{Arming, Loaded, Record, RecordStore};
+use crate::slot::SlotName;
+use crate::system::System;
+use crate::table::{Booted, Partition, SlotTable};
+
+/// The attributes of two partitions of one disk. Holds no state of its own: every call reads the table anew.
+#[derive(Debug)]
+pub(crate) struct Gptprio {
+    node: DiskNode,
+    /// The disk as the node names it.
+    shown: String,
+    slots: [SlotEntry; 2],
+}
+
+/// A slot's entry, by what it has to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SlotEntry {
+    pub(super) number: u32,
+    /// First byte on the disk.
+    pub(super) start: u64,
+    /// Size in bytes.
+    pub(super) size: u64,
+    pub(super) uuid: Option<Uuid>,
+}
+
+impl From<&Partition> for SlotEntry {
+    fn from(partition: &Partition) -> Self {
+        Self {
+            number: partition.index,
+            start: partition.start,
+            size: partition.size,
+            uuid: partition.uuid,
+        }
+    }
+}
+
+/// A table with both slots found in it.
+struct Found {
+    tables: Tables,
+    bits: Bits,
+}
+
+/// Whether any of the slots' partitions carries a priority or is marked successful: whether a loader that goes by
+/// attributes may be in use here. `false` where both slots are not on one disk with a GUID partition table.
+///
+/// # Errors
+/// When the disk cannot be read, or its table is damaged in both copies.
+pub(crate) fn carries_attributes(system: &System, table: &SlotTable) -> Result<bool> {
+    let Ok(store) = Gptprio::open(system, table) else {
+        return Ok(false);
+    };
+    let bits = store.find(&store.node.open()?)?.bits;
+    Ok([bits.a, bits.b]
+        .iter()
+        .any(|boot| boot.priority > 0 || boot.successful))
+}
+
+impl Gptprio {
+    /// Finds the disk of both slots. Nothing is written.
+    ///
+    /// # Errors
+    /// [`Error::NoLoader`] where the slots are not partitions of one disk.
+    pub(crate) fn open(system: &System, table: &SlotTable) -> Result<Self> {
+        let (a, b) = (&table.a, &table.b);
+        let unfit = |problem: String| Error::NoLoader {
+            problem: format!("gptprio needs both slots in one GUID partition table: {problem}"),
+        };
+        if a.disk != b.disk {
+            return Err(unfit(format!(
+                "slot A is on {}, slot B on {}",
+                a.disk, b.disk
+            )));
+        }
+        if let Some(slot) = [a, b].into_iter().find(|slot| slot.index == 0) {
+            return Err(unfit(format!("{} is no partition", slot.kernel_name)));
+        }
+        let devices = BlockDevices::read(system)?;
+        let disk = devices
+            .by_name(&a.disk)
+            .ok_or_else(|| unfit(format!("there is no disk {}", a.disk)))?;
+        let path = system.dev(&disk.name);
+        Ok(Self {
+            shown: system.absolute(&path).display().to_string(),
+            node: DiskNode {
+                path,
+                sector: disk.logical_block,
+                size: disk.size,
+                fixture: system.is_fixture(),
+            },
+            slots: [a.into(), b.into()],
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn at(node: DiskNode, slots: [SlotEntry; 2]) -> Self {
+        Self {
+            shown: node.path.display().to_string(),
+            node,
+            slots,
+        }
+    }
+
+    fn numbers(&self) -> [u32; 2] {
+        let [a, b] = &self.slots;
+        [a.number, b.number]
+    }
+
+    /// Reads the table and both slots in it.
+    fn find(&self, disk: &impl Disk) -> Result<Found> {
+        let tables = Tables::read(disk, &self.numbers())?;
+        let entries = tables.entries();
+        let [a, b] = &self.slots;
+        let boot = |slot: SlotName, entry: &SlotEntry| {
+            let found = entries.iter().find(|found| found.number == entry.number);
+            match found {
+                Some(found) if is_entry_of(found, entry, disk.sector()) => Ok(found.boot),
+                _ => Err(Error::Refused {
+                    reason: format!(
+                        "partition {} in the table of {} is not slot {slot}; was the table changed since the machine was \
+                         started?",
+                        entry.number, self.shown
+                    ),
+                }),
+            }
+        };
+        let bits = Bits {
+            a: boot(SlotName::A, a)?,
+            b: boot(SlotName::B, b)?,
+            lower: if a.number <= b.number {
+                SlotName::A
+            } else {
+                SlotName::B
+            },
+        };
+        Ok(Found { tables, bits })
+    }
+
+    /// Partitions of the slots' types that are neither and that the loader would start before a slot.
+    fn strangers(&self, found: &Found) -> Vec<Entry> {
+        let numbers = self.numbers();
+        let entries = found.tables.entries();
+        let types: Vec<Uuid> = entries
+            .iter()
+            .filter(|entry| numbers.contains(&entry.number))
+            .map(|entry| entry.type_uuid)
+            .collect();
+        let front = [found.bits.a, found.bits.b]
+            .into_iter()
+            .filter(|boot| boot.can_start())
+            .map(|boot| boot.priority)
+            .max()
+            .unwrap_or(0);
+        let lowest = numbers.into_iter().min().unwrap_or(0);
+        let before = |entry: &Entry| {
+            entry.boot.priority > front || entry.boot.priority == front && entry.number < lowest
+        };
+        entries
+            .into_iter()
+            .filter(|entry| {
+                !numbers.contains(&entry.number)
+                    && types.contains(&entry.type_uuid)
+                    && entry.boot.can_start()
+                    && before(entry)
+            })
+            .collect()
+    }
+
+    fn problems(&self, found: &Found, booted: Booted, counting: Counting) -> Vec<Problem> {
+        let tables = &found.tables;
+        let mut problems = Vec::new();
+        let mut say = |code, message| problems.push(Problem { code, message });
+        for oddity in &tables.oddities {
+            let code = match tables.other {
+                Other::Behind(_) => ProblemCode::Leftovers,
+                _ => ProblemCode::Unreadable,
+            };
+            say(code, format!("{}: {oddity}", self.shown));
+        }
+        for warning in &tables.warnings {
+            say(
+                ProblemCode::Unreadable,
+                format!("{}: {warning}", self.shown),
+            );
+        }
+        for obstacle in &tables.obstacles {
+            say(
+                ProblemCode::NotWritable,
+                format!("{}: {obstacle}", self.shown),
+            );
+        }
+        for slot in SlotName::BOTH {
+            let boot = found.bits.of(slot);
+            if boot.successful && boot.priority == 0 {
+                say(
+                    ProblemCode::Unreadable,
+                    format!(
+                        "slot {slot} is marked successful, but with priority 0 the loader never starts it"
+                    ),
+                );
+            }
+        }
+        for entry in self.strangers(found) {
+            say(ProblemCode::ForeignDefault, stranger(&entry));
+        }
+        if counting == Counting::Inactive
+            && let Some(slot) = booted.slot()
+        {
+            say(
+                ProblemCode::CountingInactive,
+                format!("slot {slot} runs on trial and the loader took no try off it"),
+            );
+        }
+        problems
+    }
+
+    /// Brings the table from what it says to `wanted`: what to write, and which entries change.
+    fn steps(&self, found: &Found, booted: Booted, wanted: &Record) -> [(SlotName, Boot, Boot); 2] {
+        let now = found.bits;
+        // Attributes that others wrote may mean the same in other numbers.
+        let new = if now.record(booted).agrees_with(wanted) {
+            now
+        } else {
+            bits(wanted, now.lower)
+        };
+        SlotName::BOTH.map(|slot| (slot, now.of(slot), new.of(slot)))
+    }
+
+    /// Writes both copies, in stages that are each durable before the next one.
+    ///
+    /// Durable and read back when it returns. A crash in the middle leaves one copy whole that every loader goes by, with
+    /// the old attributes or the new ones; the next call finishes it.
+    pub(super) fn write(&self, disk: &impl Disk, booted: Booted, wanted: &Record) -> Result<()> {
+        let found = self.find(disk)?;
+        let steps = self.steps(&found, booted, wanted);
+        let behind = matches!(found.tables.other, Other::Behind(_));
+        if !behind && steps.iter().all(|(_, old, new)| old == new) {
+            return Ok(());
+        }
+        let boots = steps.map(|(slot, _, new)| (self.number(slot), new));
+        let stages = found.tables.change(&boots)?;
+        for stage in &stages {
+            for (lba, bytes) in &stage.0 {
+                tracing::debug!(disk = %self.shown, lba, "partition table");
+                disk.write(*lba, bytes)?;
+            }
+            disk.flush()?;
+        }
+        // The last write of a sector counts.
+        let mut last = std::collections::BTreeMap::new();
+        for (lba, bytes) in stages.iter().flat_map(|stage| &stage.0) {
+            last.insert(*lba, bytes);
+        }
+        for (lba, bytes) in last {
+            if disk.read(lba, 1)? != *bytes {
+                return Err(Error::ReadBack {
+                    path: disk.path().to_owned(),
+                    problem: format!("sector {lba} of the partition table differs"),
+                });
+            }
+        }
+        let after = Tables::read(disk, &self.numbers())?;
+        match after.other {
+            Other::Same(_) => Ok(()),
+            _ => Err(Error::ReadBack {
+                path: disk.path().to_owned(),
+                problem: "the copies of the partition table differ".to_owned(),
+            }),
+        }
+    }
+
+    fn number(&self, slot: SlotName) -> u32 {
+        let [a, b] = self.numbers();
+        match slot {
+            SlotName::A => a,
+            SlotName::B => b,
+        }
+    }
+
+    /// Writes the backup header's sector as it is, and flushes.
+    fn test_write(&self) -> Result<()> {
+        let _lock = self.lock()?;
+        let disk = self.node.open_for_writing()?;
+        let found = self.find(&disk)?;
+        let (Other::Same(other) | Other::Behind(other)) = &found.tables.other else {
+            return Ok(());
+        };
+        disk.write(other.lba, &other.header)?;
+        disk.flush()
+    }
+}
+
+fn is_entry_of(found: &Entry, slot: &SlotEntry, sector: u64) -> bool {
+    let sectors = found
+        .last
+        .checked_sub(found.first)
+        .map(|n| n.saturating_add(1));
+    found.first.checked_mul(sector) == Some(slot.start)
+        && sectors.and_then(|n| n.checked_mul(sector)) == Some(slot.size)
+        && slot.uuid.is_none_or(|uuid| uuid == found.uuid)
+}
+
+fn stranger(entry: &Entry) -> String {
+    format!(
+        "partition {} is of the slots' type, no slot, and the loader starts it first ({})",
+        entry.number, entry.boot
+    )
+}
+
+impl RecordStore for Gptprio {
+    fn name(&self) -> &'static str {
+        "gptprio"
+    }
+
+    fn location(&self) -> String {
+        self.shown.clone()
+    }
+
+    /// The lock of the whole disk, which udev and the partitioning tools take, too.
+    fn lock(&self) -> Result<Lock> {
+        Lock::of(&self.node.path)
+    }
+
+    fn load(&self, booted: Booted) -> Result<Loaded> {
+        let found = self.find(&self.node.open()?)?;
+        let record = found.bits.record(booted);
+        let counting = counting(&found.bits, &record, booted);
+        Ok(Loaded {
+            record,
+            counting,
+            problems: self.problems(&found, booted, counting),
+        })
+    }
+
+    fn commit(&self, booted: Booted, wanted: &Record, _arming: Option<Arming<'_>>) -> Result<()> {
+        self.write(&self.node.open_for_writing()?, booted, wanted)
+    }
+
+    fn plan(
+        &self,
+        booted: Booted,
+        before: &Record,
+        wanted: &Record,
+        _arming: Option<Arming<'_>>,
+    ) -> Result<Vec<PlannedChange>> {
+        let mut found = self.find(&self.node.open()?)?;
+        if !found.tables.obstacles.is_empty() {
+            found.tables.change(&[])?;
+        }
+        if !found.bits.record(booted).agrees_with(before) {
+            found.bits = bits(before, found.bits.lower);
+        }
+        let changes: Vec<String> = self
+            .steps(&found, booted, wanted)
+            .into_iter()
+            .filter(|(_, old, new)| old != new)
+            .map(|(slot, old, new)| {
+                format!(
+                    "partition {} (slot {slot}): {old} → {new}",
+                    self.number(slot)
+                )
+            })
+            .collect();
+        Ok((!changes.is_empty())
+            .then(|| PlannedChange {
+                target: self.shown.clone(),
+                change: format!("set attributes in both tables: {}", changes.join("; ")),
+                content: None,
+                why: "the loader goes by them".to_owned(),
+            })
+            .into_iter()
+            .collect())
+    }
+
+    fn next(&self, record: &Record) -> NextBoot {
+        let startable = |slot: &SlotName| {
+            matches!(
+                record.state(*slot),
+                SlotState::Good | SlotState::Trial { left: 1.., .. }
+            )
+        };
+        match [record.first, !record.first].into_iter().find(startable) {
+            Some(slot) => NextBoot::Slot {
+                slot,
+                trial: record.state(slot) != SlotState::Good,
+            },
+            None => NextBoot::Nothing,
+        }
+    }
+
+    fn start(&self, record: &Record) -> Record {
+        let mut started = *record;
+        if let NextBoot::Slot { slot, .. } = self.next(record)
+            && let SlotState::Trial { left, done } = record.state(slot)
+        {
+            let (left, done) = (left.saturating_sub(1), done.saturating_add(1));
+            started.set(slot, SlotState::Trial { left, done });
+        }
+        started
+    }
+
+    fn refusals(&self, _request: &PreflightRequest) -> Vec<Refusal> {
+        let found = match self.node.open().and_then(|disk| self.find(&disk)) {
+            Ok(found) => found,
+            Err(error) => {
+                return vec![Refusal {
+                    code: RefusalCode::Unreadable,
+                    message: error.chain(),
+                }];
+            }
+        };
+        let refuse = |code, message: &str| Refusal {
+            code,
+            message: format!("{}: {message}", self.shown),
+        };
+        let mut refusals: Vec<Refusal> = found
+            .tables
+            .obstacles
+            .iter()
+            .chain(&found.tables.warnings)
+            .map(|obstacle| refuse(RefusalCode::Unreadable, obstacle))
+            .collect();
+        refusals.extend(
+            self.strangers(&found)
+                .iter()
+                .map(|entry| refuse(RefusalCode::ForeignEntryFirst, &stranger(entry))),
+        );
+        if refusals.is_empty()
+            && let Err(error) = self.test_write()
+        {
+            refusals.push(Refusal::not_writable("the partition table", &error));
+        }
+        refusals
+    }
+
+    fn max_tries(&self) -> u32 {
+        u32::from(TRIES_GIVEN_MAX)
+    }
+
+    /// The loader reads the kernel in the slot.
+    fn check_image(&self, facts: &ImageFacts) -> Result<()> {
+        match facts.kernel {
+            Some(_) => Ok(()),
+            None => Err(Error::Image {
+                device: "the image".into(),
+                problem: "no kernel at /usr/lib/modules/*/vmlinuz or /boot/vmlinuz-*".to_owned(),
+            }),
+        }
+    }
+}
+
+/// Whether the loader was seen taking a try.
+fn counting(bits: &Bits, record: &Record, booted: Booted) -> Counting {
+    let Some(slot) = booted.slot() else {
+        return Counting::Unknown;
+    };
+    match (record.state(slot), bits.given(slot)) {
+        (SlotState::Trial { left, .. }, Some(given)) if left < u32::from(given) => Counting::Active,
+        (SlotState::Trial { .. }, Some(_)) => Counting::Inactive,
+        _ => Counting::Unknown,
+    }
+}

@@ -1,0 +1,78 @@
+//! A machine whose slots' state is in their partitions' attributes, with a model of each loader that goes by them.
+
+use tempfile::TempDir;
+
+use super::machines::{Machine, image_tree, scratch};
+use crate::backend::Backend;
+use crate::fixture::FixtureNode;
+use crate::gptprio::Gptprio;
+use crate::gptprio::loader_model::{self, Image, Loader};
+use crate::inspect::SlotView;
+use crate::markers::Markers;
+use crate::record::RecordBackend;
+use crate::slot::{SlotName, SlotSettings};
+use crate::table::SlotTable;
+
+/// Numbers of the slots' partitions on a fixture node.
+const NUMBERS: [u32; 2] = [2, 3];
+
+/// Slots in attributes.
+pub(crate) struct InAttributes {
+    dir: TempDir,
+    node: FixtureNode,
+    loader: Loader,
+    backend: RecordBackend<Gptprio>,
+}
+
+impl InAttributes {
+    /// Slot A is good, with the attributes that Bottlerocket's own tool would have given it.
+    pub(crate) fn new(loader: Loader) -> Self {
+        let dir = scratch();
+        let node = FixtureNode::create(&dir.path().join("node")).unwrap();
+        node.set_attributes("vda", 512, &[(2, 0x0102 << 48)])
+            .unwrap();
+        let backend = open(&node);
+        Self {
+            dir,
+            node,
+            loader,
+            backend,
+        }
+    }
+}
+
+fn open(node: &FixtureNode) -> RecordBackend<Gptprio> {
+    let table = SlotTable::discover(&node.system(), &SlotSettings::Auto, None).unwrap();
+    let store = Gptprio::open(&node.system(), &table).unwrap();
+    let markers = Markers::at(&node.system(), "/var/lib/slotd/slots");
+    RecordBackend::new(store, markers, table.booted)
+}
+
+impl Machine for InAttributes {
+    fn backend(&self) -> &dyn Backend {
+        &self.backend
+    }
+
+    fn table(&self) -> SlotTable {
+        SlotTable::discover(&self.node.system(), &SlotSettings::Auto, None).unwrap()
+    }
+
+    fn power_cycle(&mut self) -> Option<SlotName> {
+        let mut medium = Image::open(&self.node.system().dev("vda"));
+        let mut machine = loader_model::Machine {
+            medium: &mut medium,
+            sector: 512,
+        };
+        let slot = match machine.start(self.loader, NUMBERS)? {
+            2 => SlotName::A,
+            _ => SlotName::B,
+        };
+        self.node.run_slot(slot, "auto-gptprio").unwrap();
+        self.backend = open(&self.node);
+        Some(slot)
+    }
+
+    fn view(&self) -> SlotView {
+        image_tree(&self.dir.path().join("image"))
+    }
+}
