@@ -45,8 +45,8 @@ impl Mbr {
     /// not start again.
     pub(super) fn warning(self) -> Option<String> {
         (self == Self::Missing).then(|| {
-            "the disk's protective MBR is missing, without which most loaders and the kernel find no partition; `fdisk` and \
-             its command `w` write it anew"
+            "the protective MBR is missing, without which most loaders and the kernel find no partition; `sgdisk -e` on the \
+             disk writes it anew (`fdisk` would make an empty DOS table)"
                 .to_owned()
         })
     }

@@ -117,6 +117,12 @@ impl Gptprio {
         }
     }
 
+    /// The same slots on another disk.
+    #[cfg(test)]
+    pub(super) fn moved_to(&self, node: DiskNode) -> Self {
+        Self::at(node, self.slots.clone())
+    }
+
     fn numbers(&self) -> [u32; 2] {
         let [a, b] = &self.slots;
         [a.number, b.number]

@@ -36,9 +36,10 @@ pub(super) struct Tables {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stage(pub(super) Vec<(u64, Vec<u8>)>);
 
-/// How the table is brought whole again, as it is told to people. Both tools of Debian 12 do it.
-const REPAIR: &str =
-    "check it and have it repaired (`gdisk`, or `fdisk` and its command `w`, on the disk)";
+/// How a table is brought whole again from the copy that is, as it is told to people.
+const REPAIR: &str = "`sgdisk -e` on the disk repairs it";
+/// What to do where no tool can know what is meant.
+const LOOK: &str = "`sgdisk -v` on the disk shows it";
 
 impl Tables {
     /// Reads and judges both copies. `slots` are the numbers of the slots' entries.
@@ -136,7 +137,7 @@ impl Tables {
         for entry in &entries {
             if entry.first > entry.last || entry.first < low || entry.last > high {
                 self.obstacles.push(format!(
-                    "partition {} spans sectors {} to {}, usable are {low} to {high}; {REPAIR}",
+                    "partition {} spans sectors {} to {}, usable are {low} to {high}; {LOOK}",
                     entry.number, entry.first, entry.last
                 ));
             }
@@ -147,7 +148,7 @@ impl Tables {
                 && other.first <= one.last
             {
                 self.obstacles.push(format!(
-                    "partitions {} and {} overlap; {REPAIR}",
+                    "partitions {} and {} overlap; {LOOK}",
                     one.number, other.number
                 ));
             }
