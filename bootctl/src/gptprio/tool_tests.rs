@@ -144,6 +144,53 @@ fn by_cgpt(path: &Path, number: u32) -> Boot {
     }
 }
 
+fn set_by_cgpt(path: &Path, boots: [(u32, Boot); 2]) {
+    for (number, boot) in boots {
+        let values = [
+            format!("-i{number}"),
+            format!("-P{}", boot.priority),
+            format!("-T{}", boot.tries),
+            format!("-S{}", u8::from(boot.successful)),
+        ];
+        let values = values.iter().map(String::as_str);
+        let arguments: Vec<&str> = ["add"].into_iter().chain(values).collect();
+        run("cgpt", &arguments, path);
+    }
+}
+
+fn is_set(boot: Boot, bit: u32) -> bool {
+    boot.in_attributes(0) >> bit & 1 == 1
+}
+
+fn set_by_sfdisk(path: &Path, boots: [(u32, Boot); 2]) {
+    for (number, boot) in boots {
+        let bits = (48..=56).filter(|bit| is_set(boot, *bit));
+        let bits: Vec<String> = bits.map(|bit| format!("GUID:{bit}")).collect();
+        let arguments = [
+            "-q",
+            "--part-attrs",
+            path.to_str().unwrap(),
+            &number.to_string(),
+        ];
+        run("sfdisk", &arguments, Path::new(&bits.join(",")));
+    }
+}
+
+/// Both in one call: it waits for a second after each.
+fn set_by_sgdisk(path: &Path, boots: [(u32, Boot); 2]) {
+    let changes: Vec<String> = boots
+        .into_iter()
+        .flat_map(|(number, boot)| {
+            (48..=56).map(move |bit| {
+                let change = if is_set(boot, bit) { "set" } else { "clear" };
+                format!("--attributes={number}:{change}:{bit}")
+            })
+        })
+        .collect();
+    let arguments: Vec<&str> = changes.iter().map(String::as_str).collect();
+    run("sgdisk", &arguments, path);
+}
+
 fn checked_by_the_tools(path: &Path) {
     let text = run("sgdisk", &["-v"], path);
     assert!(text.contains("No problems found"), "{text}");
@@ -202,49 +249,12 @@ fn attributes_that_the_tools_write_are_those_that_we_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
         made_by_sfdisk(&path, numbers, length);
-        for round in 0..ROUNDS {
+        for round in 0..6 {
             let boots = numbers.map(|number| (number, random.boot()));
-            for (number, boot) in boots {
-                let bits: Vec<u32> = (48..=56)
-                    .filter(|bit| boot.in_attributes(0) >> bit & 1 == 1)
-                    .collect();
-                match round % 3 {
-                    0 if length == 128 => {
-                        let values = [
-                            format!("-i{number}"),
-                            format!("-P{}", boot.priority),
-                            format!("-T{}", boot.tries),
-                            format!("-S{}", u8::from(boot.successful)),
-                        ];
-                        let arguments: Vec<&str> = ["add"]
-                            .into_iter()
-                            .chain(values.iter().map(String::as_str))
-                            .collect();
-                        run("cgpt", &arguments, &path);
-                    }
-                    1 => {
-                        let list: Vec<String> = bits.iter().map(u32::to_string).collect();
-                        let list = format!("GUID:{}", list.join(","));
-                        let list = if bits.is_empty() { "" } else { list.as_str() };
-                        let disk = path.to_str().unwrap();
-                        let number = number.to_string();
-                        run(
-                            "sfdisk",
-                            &["-q", "--part-attrs", disk, &number],
-                            Path::new(list),
-                        );
-                    }
-                    _ => {
-                        let values: Vec<String> = (48..=56)
-                            .map(|bit| {
-                                let change = if bits.contains(&bit) { "set" } else { "clear" };
-                                format!("--attributes={number}:{change}:{bit}")
-                            })
-                            .collect();
-                        let arguments: Vec<&str> = values.iter().map(String::as_str).collect();
-                        run("sgdisk", &arguments, &path);
-                    }
-                }
+            match round % 3 {
+                0 if length == 128 => set_by_cgpt(&path, boots),
+                1 => set_by_sfdisk(&path, boots),
+                _ => set_by_sgdisk(&path, boots),
             }
             for (number, boot) in boots {
                 assert_eq!(
@@ -272,7 +282,7 @@ fn with_sectors_of_4096_bytes_fdisk_and_we_read_each_other() {
         "fdisk",
         &["-b", "4096"],
         &path,
-        "g\nn\n32\n512\n+512\nn\n33\n1024\n+512\nw\n",
+        "g\nn\n32\n512\n+512\nn\n33\n2048\n+512\nw\n",
     );
     let arguments = ["-b", "4096", "-l", "-o", "Attrs"];
     let attributes = |path: &Path| -> Vec<u64> {
@@ -296,16 +306,13 @@ fn with_sectors_of_4096_bytes_fdisk_and_we_read_each_other() {
         );
         let text = feed("fdisk", &["-b", "4096"], &path, "v\nq\n");
         assert!(text.contains("No errors detected"), "{text}");
-        // `S` in the expert menu turns bits over.
+        // `S` in the expert menu turns one bit over.
         let flip = random.boot();
-        let bits: Vec<String> = (48..=56)
-            .filter(|bit| flip.in_attributes(0) >> bit & 1 == 1)
-            .map(|bit: u32| bit.to_string())
+        let steps: Vec<String> = (48..=56)
+            .filter(|bit| is_set(flip, *bit))
+            .map(|bit| format!("S\n33\n{bit}\n"))
             .collect();
-        if bits.is_empty() {
-            continue;
-        }
-        let input = format!("x\nS\n33\n{}\nr\nw\n", bits.join(","));
+        let input = format!("x\n{}r\nw\n", steps.concat());
         feed("fdisk", &["-b", "4096"], &path, &input);
         let expected = boots[1].1.in_attributes(0) ^ flip.in_attributes(0);
         assert_eq!(get(&node(&path, 4096), 33), Boot::of(expected));
