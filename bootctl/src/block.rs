@@ -5,7 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
-use crate::mounts::Mounts;
 use crate::slot::DeviceNumber;
 use crate::system::{System, read_text, read_text_if_present};
 
@@ -29,9 +28,9 @@ pub(crate) struct BlockDevice {
     /// Logical block size in bytes.
     pub(crate) logical_block: u32,
     /// Devices that a device-mapper or MD device stands on.
-    slaves: Vec<String>,
-    /// File behind a loop device.
-    backing_file: Option<PathBuf>,
+    pub(crate) slaves: Vec<String>,
+    /// File behind a loop device, as its maker named it.
+    pub(crate) backing_file: Option<PathBuf>,
 }
 
 /// All block devices of the machine, by kernel name.
@@ -75,36 +74,6 @@ impl BlockDevices {
         self.0
             .values()
             .find(|device| device.disk == disk && device.partition == Some(index))
-    }
-
-    /// The device and everything it stands on: through device-mapper and MD by sysfs slaves, through
-    /// loop devices by their file's mount.
-    pub(crate) fn foundations(&self, top: DeviceNumber, mounts: &Mounts) -> BTreeSet<DeviceNumber> {
-        let mut found = BTreeSet::new();
-        let mut pending = vec![top];
-        while let Some(number) = pending.pop() {
-            if !found.insert(number) {
-                continue;
-            }
-            let Some(device) = self.by_number(number) else {
-                continue;
-            };
-            pending.extend(
-                device
-                    .slaves
-                    .iter()
-                    .filter_map(|name| self.by_name(name))
-                    .map(|slave| slave.number),
-            );
-            if let Some(mount) = device
-                .backing_file
-                .as_deref()
-                .and_then(|file| mounts.of(file))
-            {
-                pending.push(mount.device);
-            }
-        }
-        found
     }
 }
 

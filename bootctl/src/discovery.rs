@@ -1,13 +1,21 @@
 //! Finds the slots among the node's partitions: by the configuration, or by a label pair that is known.
 
+mod locate;
 mod node;
+mod root;
+mod survey;
+mod tables;
 
 use crate::error::{Error, Result};
-use crate::slot::{SlotLocator, SlotName, SlotSettings};
+use crate::slot::{SlotName, SlotSettings};
 use crate::system::System;
 use crate::table::Partition;
+use tables::DiskTable;
 
-pub(crate) use node::{Node, Root};
+pub(crate) use locate::{carries, searched};
+pub(crate) use node::Node;
+pub(crate) use root::Root;
+pub use survey::{Candidate, Survey, SurveyedDisk, SurveyedMount};
 
 /// Label pairs that are known without a configuration.
 const LABEL_PAIRS: [(&str, &str); 5] = [
@@ -23,57 +31,102 @@ const LABEL_PAIRS: [(&str, &str); 5] = [
 pub(crate) struct FoundSlots {
     pub(crate) a: Partition,
     pub(crate) b: Partition,
+    /// How they were found, in words.
+    pub(crate) by: String,
     pub(crate) root: Root,
     pub(crate) node: Node,
 }
 
 /// Finds both slots.
 pub(crate) fn find_slots(system: &System, settings: &SlotSettings) -> Result<FoundSlots> {
+    let (node, root) = look(system)?;
+    let (a, b, by) = match settings {
+        SlotSettings::Auto => {
+            let (pair, note) = by_known_labels(&node, &root)?;
+            let by = format!(
+                "labels {:?} and {:?} on {} ({}), {note}",
+                pair.0.label,
+                pair.1.label,
+                pair.0.disk,
+                kind_of(&node, &pair.0.disk)
+            );
+            (pair.0, pair.1, by)
+        }
+        SlotSettings::Explicit { a, b } => {
+            let (found_a, found_b) = locate::pair(&node, &root, a, b)?;
+            (found_a, found_b, format!("{a} and {b}, as configured"))
+        }
+    };
+    check_pair(&node, &root, &a, &b)?;
+    Ok(FoundSlots {
+        a,
+        b,
+        by,
+        root,
+        node,
+    })
+}
+
+/// The node, and what its running root stands on.
+fn look(system: &System) -> Result<(Node, Root)> {
     let node = Node::read(system)?;
     let mut root = node.root()?;
     if root.disks.is_empty() {
         // Under an overlay whose layers are out of sight the command line still names the disk.
-        if let Some(partition) = crate::evidence::root_option(system, &node)?.partition {
-            root.disks.insert(partition.disk);
-        }
+        root.disks = crate::evidence::named_disks(system, &node)?;
     }
-    let (a, b) = match settings {
-        SlotSettings::Auto => by_known_labels(&node, &root)?,
-        SlotSettings::Explicit { a, b } => {
-            // One decision for the pair: where one of the names is found on the running root's disks, a
-            // partition elsewhere that carries the other one belongs to a clone or to another machine.
-            let here = [a, b].into_iter().any(|locator| {
-                node.partitions().any(|partition| {
-                    root.disks.contains(&partition.disk) && carries(locator, partition)
-                })
-            });
-            (
-                locate(&node, &root, SlotName::A, a, here)?,
-                locate(&node, &root, SlotName::B, b, here)?,
-            )
-        }
-    };
-    if a.number == b.number {
-        return Err(Error::Slots {
-            problem: format!(
-                "both slots are the same device, {} ({})",
-                a.kernel_name, a.number
-            ),
-        });
-    }
-    let end = |partition: &Partition| partition.start.saturating_add(partition.size);
-    if a.disk == b.disk && a.start < end(&b) && b.start < end(&a) {
-        return Err(Error::Slots {
-            problem: format!(
-                "{} and {} overlap on {}",
-                a.kernel_name, b.kernel_name, a.disk
-            ),
-        });
-    }
-    Ok(FoundSlots { a, b, root, node })
+    Ok((node, root))
 }
 
-fn by_known_labels(node: &Node, root: &Root) -> Result<(Partition, Partition)> {
+/// That two partitions are fit to be the two slots: neither is the other one, overlaps it, stands on it, or has the running
+/// root's own device below it.
+fn check_pair(node: &Node, root: &Root, a: &Partition, b: &Partition) -> Result<()> {
+    let refuse = |problem: String| Err(Error::Slots { problem });
+    if a.number == b.number {
+        return refuse(format!(
+            "both slots are the same device, {} ({})",
+            a.kernel_name, a.number
+        ));
+    }
+    let end = |partition: &Partition| partition.start.saturating_add(partition.size);
+    if a.disk == b.disk && a.start < end(b) && b.start < end(a) {
+        return refuse(format!(
+            "{} and {} overlap on {}",
+            a.kernel_name, b.kernel_name, a.disk
+        ));
+    }
+    for (name, slot, other) in [(SlotName::A, a, b), (SlotName::B, b, a)] {
+        if node.is_extended(slot.number) {
+            return refuse(format!(
+                "slot {name} is {}, an extended partition, which only holds others",
+                slot.kernel_name
+            ));
+        }
+        let below = node.made_of(slot.number)?;
+        if below.contains(&other.number) {
+            return refuse(format!(
+                "slot {name}, {}, stands on the other slot, {}",
+                slot.kernel_name, other.kernel_name
+            ));
+        }
+        let mounted = below
+            .iter()
+            .find(|number| **number != slot.number && root.mounted.contains(number));
+        if let Some(number) = mounted {
+            return Err(Error::Refused {
+                reason: format!(
+                    "slot {name}, {}, stands on {}, which the running root is mounted from",
+                    slot.kernel_name,
+                    node.name(*number)
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The pair, and why this one.
+fn by_known_labels(node: &Node, root: &Root) -> Result<((Partition, Partition), &'static str)> {
     let on_root: Vec<_> = node
         .tables
         .iter()
@@ -81,7 +134,7 @@ fn by_known_labels(node: &Node, root: &Root) -> Result<(Partition, Partition)> {
         .collect();
     let pairs = pairs_on(&on_root)?;
     if let [pair] = pairs.as_slice() {
-        return Ok(pair.clone());
+        return Ok((pair.clone(), "the running root's disk"));
     }
     if pairs.len() > 1 {
         return Err(ambiguous(
@@ -92,8 +145,17 @@ fn by_known_labels(node: &Node, root: &Root) -> Result<(Partition, Partition)> {
     // A rescue system runs from another disk: then the pair has to be the only one.
     let elsewhere: Vec<_> = node.tables.iter().collect();
     let pairs = pairs_on(&elsewhere)?;
+    if let Some(problem) = locate::unread(node, Some(root)).filter(|_| !pairs.is_empty()) {
+        return Err(ambiguous(
+            &format!("the running root's disk cannot be searched ({problem}), others have a pair"),
+            &pairs,
+        ));
+    }
     match pairs.as_slice() {
-        [pair] => Ok(pair.clone()),
+        [pair] => Ok((
+            pair.clone(),
+            "the only known pair, which is not on a disk of the running root",
+        )),
         [] => Err(Error::Slots {
             problem: nothing_found(node, root),
         }),
@@ -104,21 +166,23 @@ fn by_known_labels(node: &Node, root: &Root) -> Result<(Partition, Partition)> {
     }
 }
 
-type Table<'a> = (&'a String, &'a Result<Vec<Partition>, String>);
+type Table<'a> = (&'a String, &'a Result<DiskTable, String>);
 
 fn pairs_on(tables: &[Table<'_>]) -> Result<Vec<(Partition, Partition)>> {
     let mut pairs = Vec::new();
     for (disk, table) in tables {
-        let Ok(partitions) = table else { continue };
+        let Ok(table) = table else { continue };
         for (a, b) in LABEL_PAIRS {
-            let (a, b) = (labelled(partitions, a), labelled(partitions, b));
+            let (a, b) = (labelled(table, a), labelled(table, b));
             match (a.as_slice(), b.as_slice()) {
                 ([a], [b]) => pairs.push(((*a).clone(), (*b).clone())),
                 ([], _) | (_, []) => {}
                 _ => {
-                    let names: Vec<String> = a.iter().chain(&b).map(|p| described(p)).collect();
                     return Err(Error::Slots {
-                        problem: format!("labels occur twice on {disk}: {}", names.join(", ")),
+                        problem: format!(
+                            "labels occur twice on {disk}: {}",
+                            list(a.into_iter().chain(b))
+                        ),
                     });
                 }
             }
@@ -127,15 +191,33 @@ fn pairs_on(tables: &[Table<'_>]) -> Result<Vec<(Partition, Partition)>> {
     Ok(pairs)
 }
 
-fn labelled<'a>(partitions: &'a [Partition], label: &str) -> Vec<&'a Partition> {
-    partitions
+fn labelled<'a>(table: &'a DiskTable, label: &str) -> Vec<&'a Partition> {
+    table
+        .partitions
         .iter()
         .filter(|partition| partition.label == label)
         .collect()
 }
 
 fn described(partition: &Partition) -> String {
-    format!("{} ({:?})", partition.kernel_name, partition.label)
+    match partition.part_uuid() {
+        Some(id) if partition.label.is_empty() => {
+            format!("{} (PARTUUID {id})", partition.kernel_name)
+        }
+        _ => format!("{} ({:?})", partition.kernel_name, partition.label),
+    }
+}
+
+fn list<'a>(partitions: impl IntoIterator<Item = &'a Partition>) -> String {
+    let names: Vec<String> = partitions.into_iter().map(described).collect();
+    names.join(", ")
+}
+
+fn kind_of(node: &Node, disk: &str) -> String {
+    match node.tables.get(disk) {
+        Some(Ok(table)) => table.kind.to_string(),
+        _ => "no table".to_owned(),
+    }
 }
 
 fn ambiguous(problem: &str, pairs: &[(Partition, Partition)]) -> Error {
@@ -159,9 +241,12 @@ fn nothing_found(node: &Node, root: &Root) -> String {
     let mut seen = Vec::new();
     for (disk, table) in &node.tables {
         seen.push(match table {
-            Ok(partitions) => {
-                let names: Vec<String> = partitions.iter().map(described).collect();
-                format!("{disk} has {}", names.join(", "))
+            Ok(table) => {
+                let labels = match table.kind {
+                    tables::TableKind::Dos => ", a DOS table, which has no labels",
+                    _ => "",
+                };
+                format!("{disk} has {}{labels}", list(&table.partitions))
             }
             Err(error) => format!("{disk}: {error}"),
         });
@@ -179,73 +264,4 @@ fn nothing_found(node: &Node, root: &Root) -> String {
         known.join(", "),
         seen.join("; ")
     )
-}
-
-/// Whether a partition has the name that the table is searched for; devices are not searched for.
-fn carries(locator: &SlotLocator, partition: &Partition) -> bool {
-    match locator {
-        SlotLocator::PartLabel(label) => partition.label == *label,
-        SlotLocator::PartUuid(uuid) => partition.uuid == Some(*uuid),
-        SlotLocator::Device(_) => false,
-    }
-}
-
-/// The one partition that a setting means; with `here` only the running root's disks are searched.
-fn locate(
-    node: &Node,
-    root: &Root,
-    slot: SlotName,
-    locator: &SlotLocator,
-    here: bool,
-) -> Result<Partition> {
-    let fail = |problem: String| Error::SlotSetting {
-        slot,
-        locator: locator.to_string(),
-        problem,
-    };
-    if let SlotLocator::Device(path) = locator {
-        return match node.resolve(path)? {
-            Some(device) => Ok(node.describe(device)),
-            None => Err(fail("no block device is there".to_owned())),
-        };
-    }
-    let (near, far): (Vec<&Partition>, Vec<&Partition>) = node
-        .partitions()
-        .filter(|partition| carries(locator, partition))
-        .partition(|partition| root.disks.contains(&partition.disk));
-    if here && near.is_empty() && !far.is_empty() {
-        let names: Vec<String> = far.iter().map(|partition| described(partition)).collect();
-        return Err(fail(format!(
-            "no such partition on the running root's disk, which has the other slot; {} is not taken for it \
-             (name the device to use a second disk)",
-            names.join(", ")
-        )));
-    }
-    let candidates = if near.is_empty() { far } else { near };
-    match candidates.as_slice() {
-        [one] => Ok((*one).clone()),
-        [] => {
-            let unread: Vec<String> = node
-                .tables
-                .iter()
-                .filter_map(|(disk, table)| table.as_ref().err().map(|e| format!("{disk}: {e}")))
-                .collect();
-            let note = if unread.is_empty() {
-                String::new()
-            } else {
-                format!(" (not readable: {})", unread.join("; "))
-            };
-            Err(fail(format!("no such partition{note}")))
-        }
-        several => {
-            let names: Vec<String> = several
-                .iter()
-                .map(|partition| described(partition))
-                .collect();
-            Err(fail(format!(
-                "several partitions match: {}",
-                names.join(", ")
-            )))
-        }
-    }
 }

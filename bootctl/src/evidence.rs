@@ -1,18 +1,18 @@
 //! Which slot is booted: what the root's device, the boot loader and the command line say. All that
 //! speak must agree.
 
-use std::path::Path;
-
-use uuid::Uuid;
+mod options;
 
 use crate::block::command_line;
-use crate::discovery::{FoundSlots, Node};
+use crate::discovery::FoundSlots;
 use crate::efivar::LoaderVariables;
 use crate::entry::EntryName;
 use crate::error::{Error, Result};
 use crate::slot::SlotName;
 use crate::system::System;
 use crate::table::{Booted, Evidence, Partition, Witness};
+
+pub(crate) use options::named_disks;
 
 /// Hears every witness, and the one of a loader backend if there is any.
 pub(crate) fn weigh(
@@ -24,7 +24,7 @@ pub(crate) fn weigh(
     witnesses.extend(loader_variables(system)?);
     witnesses.extend(loader);
     witnesses.extend(slot_option(system)?);
-    witnesses.extend(root_option_witness(system, found)?);
+    witnesses.extend(options::witnesses(system, found)?);
     let evidence = Evidence(witnesses);
 
     let mut said = evidence.0.iter().filter_map(|witness| witness.says);
@@ -114,93 +114,4 @@ fn slot_option(system: &System) -> Result<Option<Witness>> {
         found: value.to_owned(),
         says,
     }))
-}
-
-fn root_option_witness(system: &System, found: &FoundSlots) -> Result<Option<Witness>> {
-    let option = root_option(system, &found.node)?;
-    let Some(value) = option.value else {
-        return Ok(None);
-    };
-    let is = |slot: &Partition| {
-        option
-            .names
-            .as_ref()
-            .is_some_and(|names| names.matches(slot))
-            || option
-                .partition
-                .as_ref()
-                .is_some_and(|partition| partition.number == slot.number)
-    };
-    let says = match (is(&found.a), is(&found.b)) {
-        (true, false) => Some(Booted::Slot(SlotName::A)),
-        (false, true) => Some(Booted::Slot(SlotName::B)),
-        (true, true) => None,
-        (false, false) => option.partition.is_some().then_some(Booted::Neither),
-    };
-    Ok(Some(Witness {
-        source: "command line root=".to_owned(),
-        found: value,
-        says,
-    }))
-}
-
-/// What `root=` on the command line names.
-#[derive(Debug, Default)]
-pub(crate) struct RootOption {
-    /// The value as it stands there.
-    pub(crate) value: Option<String>,
-    /// What it names, where it names a partition.
-    names: Option<RootName>,
-    /// The partition, where there is exactly one such.
-    pub(crate) partition: Option<Partition>,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum RootName {
-    Uuid(Uuid),
-    Label(String),
-}
-
-impl RootName {
-    fn matches(&self, partition: &Partition) -> bool {
-        match self {
-            Self::Uuid(uuid) => partition.uuid == Some(*uuid),
-            Self::Label(label) => partition.label == *label,
-        }
-    }
-}
-
-/// Reads `root=`. File-system labels and UUIDs name no partition: both slots may carry the same.
-pub(crate) fn root_option(system: &System, node: &Node) -> Result<RootOption> {
-    let words = command_line(system)?;
-    // The kernel takes the last one.
-    let Some(value) = words
-        .iter()
-        .rev()
-        .find_map(|word| word.strip_prefix("root="))
-    else {
-        return Ok(RootOption::default());
-    };
-    let mut option = RootOption {
-        value: Some(value.to_owned()),
-        ..RootOption::default()
-    };
-    if let Some(text) = value.strip_prefix("PARTUUID=") {
-        option.names = text.parse().ok().map(RootName::Uuid);
-    } else if let Some(label) = value.strip_prefix("PARTLABEL=") {
-        option.names = Some(RootName::Label(label.to_owned()));
-    } else if value.starts_with("/dev/") && value != "/dev/root" {
-        let device = node.resolve(Path::new(value))?;
-        option.partition = device.map(|device| node.describe(device));
-    }
-    if let Some(names) = &option.names {
-        let mut matching = node
-            .partitions()
-            .filter(|partition| names.matches(partition));
-        option.partition = match (matching.next(), matching.next()) {
-            (Some(one), None) => Some(one.clone()),
-            _ => None,
-        };
-    }
-    Ok(option)
 }

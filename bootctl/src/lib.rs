@@ -9,6 +9,7 @@
 mod backend;
 mod block;
 mod discovery;
+mod dos;
 mod durable;
 mod efivar;
 pub mod entry;
@@ -42,6 +43,7 @@ mod memory;
 pub mod model;
 mod mounts;
 mod options;
+mod part_uuid;
 mod proof;
 #[cfg_attr(
     not(test),
@@ -59,6 +61,7 @@ pub use backend::{
     Problem, ProblemCode, Refusal, RefusalCode, SlotState, StagedImage, Transition,
     require_no_refusals,
 };
+pub use discovery::{Candidate, Survey, SurveyedDisk, SurveyedMount};
 pub use error::{Error, ErrorKind, Result};
 pub use facts::{
     AgentPresence, Architecture, BootFile, ImageFacts, InspectSettings, parse_os_release,
@@ -68,6 +71,7 @@ pub use loader::LoaderSetting;
 pub use machine::machine_id;
 pub use memory::MemoryBackend;
 pub use options::{TRIAL_OPTION, trial_announced};
+pub use part_uuid::PartUuid;
 pub use proof::{InactiveSlot, InvalidatedSlot, ReadBack, VerifiedSlot};
 pub use slot::{DeviceNumber, SlotLocator, SlotName, SlotSettings};
 pub use system::System;

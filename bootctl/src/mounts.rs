@@ -51,6 +51,11 @@ impl Mounts {
         Ok(Self(mounts))
     }
 
+    /// All of them, oldest first.
+    pub(crate) fn all(&self) -> &[Mount] {
+        &self.0
+    }
+
     /// What is mounted exactly there; of mounts on top of each other, the topmost.
     pub(crate) fn at(&self, point: &Path) -> Option<&Mount> {
         self.0

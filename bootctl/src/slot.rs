@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::ops::Not;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use uuid::Uuid;
 
 use crate::error::Error;
+use crate::part_uuid::PartUuid;
 
 /// One of the two bootable root partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -119,10 +119,18 @@ impl FromStr for DeviceNumber {
 pub enum SlotLocator {
     /// The partition's name in the partition table.
     PartLabel(String),
-    /// The partition's own UUID in the partition table.
-    PartUuid(Uuid),
+    /// The partition's own id in the partition table.
+    PartUuid(PartUuid),
     /// A device node, or a stable symlink to one.
     Device(PathBuf),
+}
+
+/// Whether a symlink is one that udev names after a file system's label or UUID. Of two slots with the same image it leads to
+/// whichever was seen last.
+pub(crate) fn names_file_system(path: &Path) -> bool {
+    ["/dev/disk/by-label", "/dev/disk/by-uuid"]
+        .iter()
+        .any(|directory| path.starts_with(directory))
 }
 
 impl fmt::Display for SlotLocator {
@@ -149,17 +157,16 @@ impl FromStr for SlotLocator {
             return Ok(Self::PartLabel(label.to_owned()));
         }
         if let Some(uuid) = text.strip_prefix("PARTUUID=") {
-            return uuid
-                .parse()
-                .map(Self::PartUuid)
-                .map_err(|_| Error::Rejected {
-                    reason: format!("PARTUUID={uuid}: not a UUID of a GPT partition"),
-                });
+            return uuid.parse().map(Self::PartUuid);
         }
-        if text.starts_with('/') {
-            return Ok(Self::Device(PathBuf::from(text)));
+        let path = Path::new(text);
+        let of_file_system = names_file_system(path);
+        if path.is_absolute() && !of_file_system {
+            return Ok(Self::Device(path.to_owned()));
         }
-        let reason = if text.starts_with("LABEL=") || text.starts_with("UUID=") {
+        let of_file_system =
+            of_file_system || text.starts_with("LABEL=") || text.starts_with("UUID=");
+        let reason = if of_file_system {
             format!(
                 "{text:?} names a file system, whose label and UUID come with the image; use \
                  PARTLABEL=, PARTUUID= or a device path"
@@ -213,9 +220,20 @@ mod tests {
     }
 
     #[test]
-    fn a_file_system_label_is_refused_by_name() {
-        let error = "LABEL=root".parse::<SlotLocator>().unwrap_err();
-        assert!(error.to_string().contains("come with the image"), "{error}");
+    fn file_system_labels_and_uuids_are_refused_by_name() {
+        for text in [
+            "LABEL=root",
+            "UUID=7c01f2a8-6f0e-4c3f-b0a6-55d7e6d3a111",
+            "/dev/disk/by-label/root",
+            "/dev/disk/by-uuid/7c01f2a8-6f0e-4c3f-b0a6-55d7e6d3a111",
+            "/dev//disk/by-label/root",
+        ] {
+            let error = text.parse::<SlotLocator>().unwrap_err().to_string();
+            assert!(
+                error.contains(text) && error.contains("come with the image"),
+                "{error}"
+            );
+        }
         assert!("PARTUUID=1234".parse::<SlotLocator>().is_err());
         assert!("nvme0n1p3".parse::<SlotLocator>().is_err());
     }
@@ -225,6 +243,7 @@ mod tests {
         for text in [
             "PARTLABEL=root-a",
             "PARTUUID=4f68bce3-e8cd-4db1-96e7-fbcaf984b709",
+            "PARTUUID=0badcafe-0a",
             "/dev/disk/by-partlabel/x",
         ] {
             assert_eq!(text.parse::<SlotLocator>().unwrap().to_string(), text);

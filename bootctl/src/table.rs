@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::discovery::Survey;
 use crate::error::{Error, Result};
+use crate::part_uuid::PartUuid;
 use crate::proof::InactiveSlot;
 use crate::slot::{DeviceNumber, SlotName, SlotSettings};
 use crate::system::System;
@@ -34,12 +36,28 @@ pub struct Partition {
     pub logical_block: u32,
     /// The name in the partition table; empty where it has none.
     pub label: String,
-    /// The partition's UUID.
+    /// The partition's UUID, in a GUID partition table.
     pub uuid: Option<Uuid>,
+    /// The disk's signature, where it has a DOS partition table with one.
+    pub disk_signature: Option<u32>,
     /// The partition type's UUID.
     pub type_uuid: Option<Uuid>,
     /// Whether the kernel has it set read-only.
     pub read_only: bool,
+}
+
+impl Partition {
+    /// What `PARTUUID=` calls it; `None` where its table has no such id.
+    #[must_use]
+    pub fn part_uuid(&self) -> Option<PartUuid> {
+        let of_dos = || {
+            Some(PartUuid::Dos {
+                signature: self.disk_signature?,
+                index: self.index,
+            })
+        };
+        self.uuid.map(PartUuid::Gpt).or_else(of_dos)
+    }
 }
 
 /// Which slot this boot runs from; `"A"`, `"B"` or `"neither"` in documents.
@@ -138,6 +156,11 @@ pub struct SlotTable {
     pub booted: Booted,
     /// How that is known.
     pub evidence: Evidence,
+    /// How the slots were found, in words.
+    pub found_by: String,
+    /// What there was to choose from.
+    #[serde(skip)]
+    pub survey: Survey,
     /// Every device that the running root stands on.
     #[serde(skip)]
     root_devices: BTreeSet<DeviceNumber>,
@@ -165,10 +188,17 @@ impl SlotTable {
         let found = crate::discovery::find_slots(system, settings)?;
         let (booted, evidence) = crate::evidence::weigh(system, &found, loader_evidence)?;
         Ok(Self {
+            survey: Survey::new(
+                &found.node,
+                &found.root,
+                settings,
+                Some([&found.a, &found.b]),
+            ),
             a: found.a,
             b: found.b,
             booted,
             evidence,
+            found_by: found.by,
             root_devices: found.root.devices,
             proven_booted: booted,
             fixture: system.is_fixture(),

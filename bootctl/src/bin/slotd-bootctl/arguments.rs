@@ -15,6 +15,9 @@ pub(crate) struct Arguments {
     /// How to print what is found.
     #[arg(long, value_enum, default_value_t = Output::Table, global = true)]
     pub(crate) output: Output,
+    /// Also every partition that was looked at with the reason why it was taken or not, and the mounts.
+    #[arg(long, short, global = true)]
+    pub(crate) verbose: bool,
     /// Slot A: PARTLABEL=, PARTUUID= or a device path, instead of a known label pair.
     #[arg(long, value_name = "LOCATOR", requires = "slot_b", global = true)]
     pub(crate) slot_a: Option<SlotLocator>,

@@ -3,6 +3,7 @@
 
 mod arguments;
 mod report;
+mod survey;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -10,7 +11,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use slotd_bootctl::{
     Backend, BootOptions, Error, EspSetting, LoaderSetting, PreflightRequest, RefusalCode, Result,
-    SlotName, SlotSettings, SlotState, SlotTable, System, machine_id, require_no_refusals,
+    SlotName, SlotSettings, SlotState, SlotTable, Survey, System, machine_id, require_no_refusals,
 };
 
 use crate::arguments::{Arguments, Command, Output, Trial};
@@ -44,7 +45,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         },
         _ => SlotSettings::Auto,
     };
-    let table = SlotTable::discover(&system, &settings, None)?;
+    let table = SlotTable::discover(&system, &settings, None)
+        .inspect_err(|_| explain(arguments, &system, &settings))?;
     let esp = arguments
         .esp
         .clone()
@@ -65,7 +67,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         .as_ref()
         .err()
         .map_or(0, |error| error.kind().exit_code());
-    let report = Report::new(&system, &table, loader);
+    let report = Report::new(&system, &table, loader, arguments.verbose);
     let text = match (arguments.output, command) {
         (Output::Json, Command::List) => report.list_json(),
         (Output::Json, _) => report.json(),
@@ -80,6 +82,17 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
             source,
         })?;
     Ok(ExitCode::from(code))
+}
+
+/// Shows what there was to choose from, before the error that says why nothing was chosen.
+fn explain(arguments: &Arguments, system: &System, settings: &SlotSettings) {
+    if !arguments.verbose || arguments.output != Output::Table {
+        return;
+    }
+    // Where this fails too, the error that follows says enough.
+    if let Ok(survey) = Survey::read(system, settings) {
+        let _ = write!(std::io::stderr(), "{}", survey::lines(&survey));
+    }
 }
 
 /// The error of a loader that could not be opened, for a command that needs it.

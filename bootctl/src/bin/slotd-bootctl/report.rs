@@ -8,10 +8,9 @@ use std::path::PathBuf;
 use comfy_table::{Table, presets::NOTHING};
 use serde::Serialize;
 use slotd_bootctl::{
-    Booted, Counting, Error, Evidence, LoaderState, NextBoot, Partition, Problem, SlotName,
-    SlotState, SlotTable, StagedImage, System,
+    Booted, Counting, Error, Evidence, LoaderState, NextBoot, PartUuid, Partition, Problem,
+    SlotName, SlotState, SlotTable, StagedImage, Survey, System,
 };
-use uuid::Uuid;
 
 /// Version of the document. Fields may be added without raising it.
 const VERSION: u32 = 1;
@@ -32,9 +31,12 @@ pub(crate) struct Report {
     version: u32,
     booted: Option<SlotName>,
     evidence: Evidence,
+    found_by: String,
     slots: Vec<SlotReport>,
     loader: Option<LoaderReport>,
     loader_error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    survey: Option<Survey>,
 }
 
 #[derive(Debug, Serialize)]
@@ -50,7 +52,7 @@ struct SlotReport {
     disk: String,
     partition: u32,
     label: String,
-    part_uuid: Option<Uuid>,
+    part_uuid: Option<PartUuid>,
     size: u64,
     logical_block: u32,
     read_only: bool,
@@ -72,7 +74,13 @@ struct LoaderReport {
 }
 
 impl Report {
-    pub(crate) fn new(system: &System, table: &SlotTable, loader: Result<Loader, Error>) -> Self {
+    /// With `verbose` also what discovery had to choose from.
+    pub(crate) fn new(
+        system: &System,
+        table: &SlotTable,
+        loader: Result<Loader, Error>,
+        verbose: bool,
+    ) -> Self {
         let (loader, loader_error) = match loader {
             Ok(loader) => (Some(loader), None),
             Err(error) => (None, Some(error.chain())),
@@ -86,9 +94,11 @@ impl Report {
             version: VERSION,
             booted: table.booted.slot(),
             evidence: table.evidence.clone(),
+            found_by: table.found_by.clone(),
             slots,
             loader: loader.map(|loader| LoaderReport::new(loader.location, loader.state)),
             loader_error,
+            survey: verbose.then(|| table.survey.clone()),
         }
     }
 
@@ -161,6 +171,7 @@ impl Report {
             (None, Some(error)) => line(format_args!("Boot loader: {error}")),
             (None, None) => {}
         }
+        line(format_args!("Slots:       {}", self.found_by));
         let booted = self.booted.map_or(Booted::Neither, Booted::Slot);
         line(format_args!("Booted:      {booted}, because"));
         for witness in &self.evidence.0 {
@@ -176,6 +187,10 @@ impl Report {
         }
         for problem in self.loader.iter().flat_map(|loader| &loader.problems) {
             line(format_args!("Problem:     {}", problem.message));
+        }
+        if let Some(survey) = &self.survey {
+            text.push('\n');
+            text.push_str(&crate::survey::lines(survey));
         }
         text
     }
@@ -199,7 +214,7 @@ impl SlotReport {
             disk: partition.disk.clone(),
             partition: partition.index,
             label: partition.label.clone(),
-            part_uuid: partition.uuid,
+            part_uuid: partition.part_uuid(),
             size: partition.size,
             logical_block: partition.logical_block,
             read_only: partition.read_only,
