@@ -88,6 +88,14 @@ fn check_pair(node: &Node, root: &Root, a: &Partition, b: &Partition) -> Result<
             a.kernel_name, a.number
         ));
     }
+    for (name, slot) in [(SlotName::A, a), (SlotName::B, b)] {
+        if node.is_extended(slot.number) {
+            return refuse(format!(
+                "slot {name} is {}, an extended partition, which only holds others",
+                slot.kernel_name
+            ));
+        }
+    }
     let end = |partition: &Partition| partition.start.saturating_add(partition.size);
     if a.disk == b.disk && a.start < end(b) && b.start < end(a) {
         return refuse(format!(
@@ -96,12 +104,6 @@ fn check_pair(node: &Node, root: &Root, a: &Partition, b: &Partition) -> Result<
         ));
     }
     for (name, slot, other) in [(SlotName::A, a, b), (SlotName::B, b, a)] {
-        if node.is_extended(slot.number) {
-            return refuse(format!(
-                "slot {name} is {}, an extended partition, which only holds others",
-                slot.kernel_name
-            ));
-        }
         let below = node.made_of(slot.number)?;
         if below.contains(&other.number) {
             return refuse(format!(

@@ -6,6 +6,7 @@ use proptest::prelude::{any, prop_assert, proptest};
 
 use super::{DosTable, read};
 use crate::error::Result;
+use crate::fixture::{dos_image, usual_partitions};
 
 /// Two primaries, an extended partition with three logical ones, and a primary behind it.
 const SCRIPT: &str = "label: dos
@@ -66,7 +67,7 @@ fn table(disk: &[u8], sector: u32) -> DosTable {
     parse(disk, sector).unwrap().unwrap()
 }
 
-/// Number, start and size in units of 512 bytes, as `partx` finds them.
+/// Number, start and size in units of 512 bytes, as `partx` finds them, sorted.
 fn by_partx(disk: &[u8], sector: u32) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");
@@ -85,7 +86,9 @@ fn by_partx(disk: &[u8], sector: u32) -> Vec<String> {
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().map(str::to_owned).collect()
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
 }
 
 #[test]
@@ -94,17 +97,13 @@ fn tables_that_the_usual_tools_make_are_read_as_partx_reads_them() {
         let disk = made(sector, SCRIPT);
         let found = table(&disk, sector);
         assert_eq!(found.signature, Some(0x0bad_cafe));
-        let ours: Vec<String> = found
+        let mut ours: Vec<String> = found
             .entries
             .iter()
-            // partx leaves out that an extended partition has room for its own table only.
             .map(|e| format!("{} {} {}", e.index, e.start / 512, e.size / 512))
             .collect();
-        let mut sorted = by_partx(&disk, sector);
-        sorted.sort();
-        let mut mine = ours.clone();
-        mine.sort();
-        assert_eq!(mine, sorted, "sectors of {sector}");
+        ours.sort();
+        assert_eq!(ours, by_partx(&disk, sector), "sectors of {sector}");
         let logical = found.entries.iter().find(|entry| entry.index == 6).unwrap();
         let unit = u64::from(sector);
         assert_eq!((logical.start, logical.size), (10752 * unit, 1024 * unit));
@@ -115,6 +114,25 @@ fn tables_that_the_usual_tools_make_are_read_as_partx_reads_them() {
             .map(|entry| entry.index)
             .collect();
         assert_eq!(extended, [3]);
+    }
+}
+
+#[test]
+fn the_fixtures_table_is_one_that_partx_reads_alike() {
+    let mut partitions = usual_partitions("", "", 0);
+    for (partition, index) in partitions.iter_mut().zip([1, 2, 5, 6]) {
+        partition.index = index;
+    }
+    for sector in [512, 4096] {
+        let image = dos_image(64 << 20, sector, 0x0bad_cafe, &partitions);
+        let mut ours: Vec<String> = table(&image, sector)
+            .entries
+            .iter()
+            .map(|e| format!("{} {} {}", e.index, e.start / 512, e.size / 512))
+            .collect();
+        ours.sort();
+        assert_eq!(ours.len(), 5);
+        assert_eq!(ours, by_partx(&image, sector), "sectors of {sector}");
     }
 }
 
