@@ -148,6 +148,21 @@ fn units_are_exposed_as_little_as_their_work_allows() {
     }
 }
 
+#[test]
+fn the_controller_is_started_anew_when_it_ends_to_have_another_copy_of_its_credential() {
+    let path = format!("{TREE}/usr/lib/systemd/system/slotd-controller.service");
+    let text = fs::read_to_string(path).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    for line in [
+        "LoadCredential=kubeconfig:/etc/slotd/controller.kubeconfig",
+        "Restart=always",
+        // However often.
+        "StartLimitIntervalSec=0",
+    ] {
+        assert!(lines.contains(&line), "{line}");
+    }
+}
+
 /// The settings of a unit that take something away from its process, such as `DevicePolicy=closed`.
 fn confinement(unit: &str) -> BTreeSet<String> {
     let text = fs::read_to_string(format!("{TREE}/usr/lib/systemd/system/{unit}")).unwrap();

@@ -77,14 +77,14 @@ fn dispatch(cli: Cli) -> Result<(), CliError> {
 
 /// The controller's connection: the configuration's, where no argument says otherwise.
 fn connection(arguments: ControllerArguments, settings: &ControllerSettings) -> Connection {
-    let configured = Connection::configured(settings, &Surroundings::here());
-    Connection {
-        kubeconfig: match arguments.in_cluster {
-            true => None,
-            false => arguments.kubeconfig.or(configured.kubeconfig),
-        },
-        namespace: arguments.namespace.unwrap_or(configured.namespace),
+    let mut connection = Connection::configured(settings, &Surroundings::here());
+    if arguments.in_cluster || arguments.kubeconfig.is_some() {
+        connection = connection.by(arguments.kubeconfig);
     }
+    if let Some(namespace) = arguments.namespace {
+        connection.namespace = namespace;
+    }
+    connection
 }
 
 /// Waits for what speaks with the bus.

@@ -30,6 +30,9 @@ impl Default for ControllerAccess {
 pub struct Connection {
     /// The kubeconfig; where there is none, the service account of the pod that this runs in.
     pub kubeconfig: Option<PathBuf>,
+    /// The file that the kubeconfig is systemd's copy of: where there is another one, this process ends, to be started with a copy
+    /// of that.
+    pub copy_of: Option<PathBuf>,
     /// The namespace of slotd's own objects.
     pub namespace: String,
 }
@@ -64,18 +67,31 @@ impl Connection {
     /// account, unless a kubeconfig is there or asked for.
     #[must_use]
     pub fn configured(settings: &ControllerSettings, around: &Surroundings) -> Self {
-        let kubeconfig = match &settings.access {
-            ControllerAccess::InCluster => None,
+        let (kubeconfig, copy_of) = match &settings.access {
+            ControllerAccess::InCluster => (None, None),
             ControllerAccess::Kubeconfig(path) => {
                 let usual = path == Path::new(KUBECONFIG);
-                let handed_over = around.credential().filter(|_| usual);
                 let in_vain = !settings.asked_for && around.pod && !path.exists();
-                handed_over.or_else(|| (!in_vain).then(|| path.clone()))
+                match around.credential().filter(|_| usual) {
+                    Some(copy) => (Some(copy), Some(path.clone())),
+                    None => ((!in_vain).then(|| path.clone()), None),
+                }
             }
         };
         Self {
             kubeconfig,
+            copy_of,
             namespace: settings.namespace.clone(),
+        }
+    }
+
+    /// By this kubeconfig, whatever was configured; by the pod's service account where there is none.
+    #[must_use]
+    pub fn by(self, kubeconfig: Option<PathBuf>) -> Self {
+        Self {
+            kubeconfig,
+            copy_of: None,
+            ..self
         }
     }
 }
@@ -136,6 +152,17 @@ mod tests {
             assert!(!Path::new("/etc/slotd/controller.kubeconfig").exists());
             let connection = Connection::configured(&settings(access.clone(), asked_for), around);
             assert_eq!(connection.kubeconfig, expected, "{access:?} {around:?}");
+            let copy = access == usual() && expected.as_ref() == Some(&handed);
+            assert_eq!(
+                connection.copy_of,
+                usual_path().filter(|_| copy),
+                "{access:?} {around:?}"
+            );
+            let other = connection.clone().by(Some(PathBuf::from("/other")));
+            assert_eq!(
+                (other.kubeconfig, other.copy_of),
+                (Some(PathBuf::from("/other")), None)
+            );
             assert_eq!(connection.namespace, "ops");
         }
     }

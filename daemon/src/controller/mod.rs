@@ -10,6 +10,7 @@ mod catalogs;
 mod conditions;
 mod election;
 mod events;
+mod original;
 mod pass;
 mod resolution;
 mod service;

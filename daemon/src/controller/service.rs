@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use super::access::Connection;
 use super::election::Candidate;
+use super::original::Original;
 use super::pass::{Next, Passes};
 use super::session::Session;
 use crate::backoff::{Backoff, jittered};
@@ -25,7 +26,7 @@ const RESYNC: Duration = Duration::from_secs(600);
 /// The most that a pass may take: one that hangs is begun anew.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs the controller until it is told to stop.
+/// Runs the controller until it is told to stop, or is to be started anew with another credential.
 ///
 /// # Errors
 /// When the cluster's address or the credential cannot be read. A cluster that does not answer is waited for.
@@ -40,7 +41,11 @@ pub fn run(connection: &Connection) -> anyhow::Result<()> {
 async fn serve(connection: &Connection) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut session = Session::open(connection.kubeconfig.as_deref()).await?;
+    // What is renewed after this is noticed.
+    let copy = connection.kubeconfig.as_deref();
+    let original = connection.copy_of.as_deref().zip(copy);
+    let original = original.map(|(path, copy)| Original::of(path, copy));
+    let mut session = Session::open(copy).await?;
     let identity = identity();
     let namespace = connection.namespace.as_str();
     tell(&[NotifyState::Ready, NotifyState::Status("Started")]);
@@ -58,6 +63,7 @@ async fn serve(connection: &Connection) -> anyhow::Result<()> {
             () = ping() => End::Broken,
             () = work(&client, namespace, &identity, leads.clone()) => End::Broken,
             renewed = session.renewed() => End::Renewed(Box::new(renewed)),
+            () = renewed(original.as_ref()) => End::Anew,
         };
         election.abort();
         match end {
@@ -65,6 +71,10 @@ async fn serve(connection: &Connection) -> anyhow::Result<()> {
             End::Broken => {
                 tell(&[NotifyState::Stopping]);
                 bail!("a part of the controller ended by itself");
+            }
+            End::Anew => {
+                info!("the credential was renewed; to be started anew with a copy of it");
+                break (lease_client, leads);
             }
             // All begins anew, and with the Lease that is this one's still.
             End::Renewed(renewed) => session = *renewed,
@@ -88,6 +98,16 @@ enum End {
     Broken,
     /// The credential was renewed.
     Renewed(Box<Session>),
+    /// The credential was renewed, of which only systemd hands over a copy.
+    Anew,
+}
+
+/// Waits until the file behind the credential is another one; for ever where there is none.
+async fn renewed(original: Option<&Original>) {
+    match original {
+        Some(original) => original.renewed().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Passes, as long as this one leads. Never ends.

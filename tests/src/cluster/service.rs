@@ -59,6 +59,17 @@ impl Service {
         self.child.id()
     }
 
+    /// Whether the program ended well; an error when it ended otherwise.
+    pub(crate) fn ended_well(&mut self) -> Result<bool> {
+        let status = self.child.try_wait().context("waiting for a program")?;
+        ensure!(
+            status.is_none_or(|status| status.success()),
+            "{} ended: {status:?}",
+            self.name
+        );
+        Ok(status.is_some())
+    }
+
     /// An error when the program has ended.
     pub(super) fn alive(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait().context("waiting for a program")? {

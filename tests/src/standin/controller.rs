@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use slotd::controller::Connection;
+use slotd::config::ControllerSettings;
+use slotd::controller::{Connection, ControllerAccess, Surroundings};
 
 use crate::cluster::Service;
 use crate::lab::Lab;
@@ -27,10 +28,18 @@ export KUBERNETES_SERVICE_HOST=$0 KUBERNETES_SERVICE_PORT=$1
 shift 2
 exec \"$@\"";
 
+/// Lays out what systemd does for the unit, in a mount namespace of its own, and goes on as the program.
+const UNIT: &str = "mount -t tmpfs etc /etc
+mkdir /etc/slotd
+mount --bind \"$0\" /etc/slotd
+export CREDENTIALS_DIRECTORY=\"$1\"
+shift
+exec \"$@\"";
+
 /// Which cluster to control.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The controller's kubeconfig; without it, what a pod finds
+    /// The controller's kubeconfig; without it, what a pod or a unit finds
     kubeconfig: Option<PathBuf>,
 }
 
@@ -38,9 +47,15 @@ pub struct Arguments {
 pub fn main(arguments: &Arguments) -> ExitCode {
     let run = || -> Result<()> {
         slotd::journal::start("info")?;
-        slotd::controller::run(&Connection {
-            kubeconfig: arguments.kubeconfig.clone(),
+        let settings = ControllerSettings {
+            access: ControllerAccess::default(),
+            asked_for: false,
             namespace: slotd_crds::names::DEFAULT_NAMESPACE.to_owned(),
+        };
+        let found = Connection::configured(&settings, &Surroundings::here());
+        slotd::controller::run(&match &arguments.kubeconfig {
+            Some(path) => found.by(Some(path.clone())),
+            None => found,
         })
     };
     match run() {
@@ -107,6 +122,28 @@ impl Controller {
         })
     }
 
+    /// Starts one as its unit does: `etc` is its `/etc/slotd`, and it is handed over a copy of the kubeconfig there.
+    pub fn start_as_unit(lab: &Lab, name: &'static str, etc: &Path) -> Result<Self> {
+        let credentials = lab.folder().join(format!("{name}-credentials"));
+        fs::create_dir_all(&credentials).context("making a folder")?;
+        let kubeconfig = etc.join("controller.kubeconfig");
+        fs::copy(kubeconfig, credentials.join("kubeconfig")).context("copying a kubeconfig")?;
+        let arguments: [OsString; 8] = [
+            "--mount".into(),
+            "sh".into(),
+            "-euc".into(),
+            UNIT.into(),
+            etc.into(),
+            credentials.into(),
+            process::this_program().into(),
+            COMMAND.into(),
+        ];
+        let service = Service::start(name, Path::new("unshare"), arguments, lab.folder())?;
+        Ok(Self {
+            service: Some(service),
+        })
+    }
+
     fn start_with(lab: &Lab, name: &'static str, program: &Path, before: &[&str]) -> Result<Self> {
         let user = lab.control_plane()?.user(USER, None)?;
         let mut arguments: Vec<OsString> = before.iter().map(OsString::from).collect();
@@ -120,6 +157,12 @@ impl Controller {
     /// Its process, until it is killed.
     pub fn process(&self) -> Option<u32> {
         self.service.as_ref().map(Service::id)
+    }
+
+    /// Whether it ended well by itself; an error when it ended otherwise.
+    pub fn ended_well(&mut self) -> Result<bool> {
+        let service = self.service.as_mut().context("it was killed")?;
+        service.ended_well()
     }
 
     /// Kills it; nothing is written any more, and nobody is told.

@@ -19,7 +19,7 @@ use crate::scenarios::wish::{Wish, run_version};
 use crate::standin::{Controller, Fleet, FleetOptions, StandIn, USER};
 
 /// Long enough to be used, and short enough to be waited for.
-const SHORT: Duration = Duration::from_secs(6);
+pub(super) const SHORT: Duration = Duration::from_secs(6);
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
@@ -39,7 +39,7 @@ pub(super) fn tests() -> Vec<Test> {
 }
 
 /// Puts a file in the place of another one, as the kubelet does: written beside, then renamed over it.
-fn replace(path: &Path, text: &str) -> Result<()> {
+pub(super) fn replace(path: &Path, text: &str) -> Result<()> {
     let new = path.with_extension("new");
     fs::write(&new, text)
         .and_then(|()| fs::rename(&new, path))
@@ -55,7 +55,7 @@ fn point(link: &Path, target: &str) -> Result<()> {
 }
 
 /// Requests whose credential was refused, which name nobody; an error where there is none.
-fn refused(log: &AuditLog) -> Result<Requests> {
+pub(super) fn refused(log: &AuditLog) -> Result<Requests> {
     let refused = log.requests()?.filter(|request| request.code == 401);
     ensure!(refused.count() > 0, "none was refused");
     Ok(refused)

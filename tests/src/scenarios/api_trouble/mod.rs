@@ -3,6 +3,7 @@
 
 mod catalogs;
 mod credentials;
+mod handed_over;
 mod kinds;
 mod phases;
 mod recreated;
@@ -33,6 +34,7 @@ const BUSY_CONTROLLER: usize = 20;
 pub(super) fn tests() -> Vec<Test> {
     let mut tests = refused::tests();
     tests.extend(credentials::tests());
+    tests.extend(handed_over::tests());
     tests.extend(watches::tests());
     tests.extend(phases::tests());
     tests.extend(kinds::tests());
