@@ -39,6 +39,8 @@ pub enum Fault {
     Status(u16),
     /// The bytes come at this rate per second.
     Slow(u64),
+    /// The bytes, those of the head too, come one by one, with this pause between them.
+    Drip(Duration),
     /// The connection is accepted, and nothing is ever answered.
     Silent,
     /// So many bytes of the body come, then nothing, with the connection open.
@@ -47,6 +49,16 @@ pub enum Fault {
     FlippedBit(u64),
     /// Another `Content-Encoding` is declared.
     Encoding(String),
+}
+
+impl Fault {
+    /// What of it concerns the head.
+    fn of_head(&self) -> Self {
+        match self {
+            Self::Drip(pause) => Self::Drip(*pause),
+            _ => Self::None,
+        }
+    }
 }
 
 /// One path of the server.
@@ -112,7 +124,8 @@ pub(super) fn respond(
         head.push_str(&format!("Content-Encoding: {encoding}\r\n"));
     }
     head.push_str("Connection: close\r\n\r\n");
-    stream.write_all(head.as_bytes())?;
+    let whole = head.len() as u64;
+    send(stream, &mut head.as_bytes(), whole, &route.fault.of_head())?;
     if head_only {
         return Ok(());
     }
@@ -134,10 +147,10 @@ fn send(
     limit: u64,
     fault: &Fault,
 ) -> std::io::Result<()> {
-    let chunk = if matches!(fault, Fault::Slow(_)) {
-        8 << 10
-    } else {
-        256 << 10
+    let chunk = match fault {
+        Fault::Drip(_) => 1,
+        Fault::Slow(_) => 8 << 10,
+        _ => 256 << 10,
     };
     let mut buffer = vec![0; chunk];
     let began = Instant::now();
@@ -159,6 +172,7 @@ fn send(
                 let due = Duration::from_secs_f64(sent as f64 / (*rate).max(1) as f64);
                 std::thread::sleep(due.saturating_sub(began.elapsed()));
             }
+            Fault::Drip(pause) => std::thread::sleep(*pause),
             _ => {}
         }
         stream.write_all(piece)?;

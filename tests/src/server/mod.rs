@@ -176,7 +176,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
     use std::sync::Arc;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::{Body, Fault, Server};
 
@@ -251,6 +251,16 @@ mod tests {
         let body = get(&server, "/x").1;
         assert_eq!((body[998], body[999]), (7, 6));
         assert!(get(&server, "/nothing").0.starts_with("HTTP/1.1 404"));
+    }
+
+    #[test]
+    fn an_answer_that_drips_is_whole_and_slow() {
+        let server = Server::start().unwrap();
+        serve(&server, Fault::Drip(Duration::from_millis(1)));
+        let began = Instant::now();
+        let (head, body) = get(&server, "/x");
+        assert!(head.starts_with("HTTP/1.1 200") && body == vec![7; 1000]);
+        assert!(began.elapsed() > Duration::from_millis(1000));
     }
 
     #[test]
