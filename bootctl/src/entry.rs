@@ -149,6 +149,8 @@ pub struct EntryText {
     pub version: Option<String>,
     /// Kernel, or EFI program, relative to the partition that holds the entry.
     pub kernel: Option<String>,
+    /// Whether the kernel is named as an EFI program (`efi`), as a unified image is.
+    pub efi: bool,
     /// Initrds, in order.
     pub initrds: Vec<String>,
     /// Kernel options.
@@ -169,7 +171,10 @@ impl EntryText {
                 "sort-key" => entry.sort_key = Some(value),
                 "machine-id" => entry.machine_id = Some(value),
                 "version" => entry.version = Some(value),
-                "linux" | "efi" => entry.kernel = Some(value),
+                "linux" | "efi" => {
+                    entry.efi = key == "efi";
+                    entry.kernel = Some(value);
+                }
                 "initrd" => entry.initrds.push(value),
                 "architecture" => entry.architecture = Some(value),
                 "options" => {
@@ -202,7 +207,7 @@ impl EntryText {
             ("machine-id", &self.machine_id),
             ("version", &self.version),
             ("architecture", &self.architecture),
-            ("linux", &self.kernel),
+            (if self.efi { "efi" } else { "linux" }, &self.kernel),
         ] {
             if let Some(value) = value {
                 line(key, value);

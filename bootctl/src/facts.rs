@@ -4,6 +4,7 @@
 //! symlink of a foreign image leads out of it.
 
 mod tree;
+mod unified;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use self::tree::Tree;
+pub(crate) use self::unified::Unified;
 use crate::error::Result;
 
 /// The machine that an image's programs run on.
@@ -116,6 +118,9 @@ pub struct ImageFacts {
     pub kernel: Option<BootFile>,
     /// The initrd that belongs to the kernel.
     pub initrd: Option<BootFile>,
+    /// Its unified kernel image: kernel and initrd in one EFI program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unified: Option<BootFile>,
     /// `/usr/lib/kernel/cmdline` (or `/etc/kernel/cmdline`), in one line.
     pub cmdline: Option<String>,
     /// What of slotd it has.
@@ -127,6 +132,19 @@ impl ImageFacts {
     #[must_use]
     pub fn version_id(&self) -> Option<&str> {
         self.os_release.get("VERSION_ID").map(String::as_str)
+    }
+
+    /// Whether an EFI loader starts the unified image: kernel and initrd go before it where the image has both, but not a
+    /// kernel alone, which is what the builder of a unified image leaves beside it.
+    #[must_use]
+    pub fn starts_unified(&self) -> bool {
+        let Some(unified) = &self.unified else {
+            return false;
+        };
+        match (&self.kernel, &self.initrd) {
+            (Some(kernel), Some(_)) => kernel.path == unified.path,
+            _ => true,
+        }
     }
 
     /// The name for people, for the boot menu.
@@ -160,6 +178,7 @@ pub(crate) struct Collected {
     pub(crate) facts: ImageFacts,
     pub(crate) kernel: Option<File>,
     pub(crate) initrd: Option<File>,
+    pub(crate) unified: Option<Unified>,
 }
 
 /// Gathers the facts of the image whose root directory is `root`.
@@ -173,11 +192,14 @@ pub(crate) fn collect(root: &Path, settings: &InspectSettings) -> Result<Collect
     let (kernel, initrd) = tree.boot_files()?;
     let (kernel, kernel_file) = kernel.unzip();
     let (initrd, initrd_file) = initrd.unzip();
+    let architecture = tree.architecture()?;
+    let unified = tree.unified(architecture)?;
     let facts = ImageFacts {
         version,
-        architecture: tree.architecture()?,
+        architecture,
         kernel,
         initrd,
+        unified: unified.as_ref().map(|unified| unified.found.clone()),
         cmdline: tree.cmdline()?,
         agent: tree.agent()?,
         os_release,
@@ -186,6 +208,7 @@ pub(crate) fn collect(root: &Path, settings: &InspectSettings) -> Result<Collect
         facts,
         kernel: kernel_file,
         initrd: initrd_file,
+        unified,
     })
 }
 

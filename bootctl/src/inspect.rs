@@ -11,7 +11,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::error::{Error, Result};
-use crate::facts::{Collected, ImageFacts, InspectSettings, collect};
+use crate::facts::{Collected, ImageFacts, InspectSettings, Unified, collect};
 use crate::ioctl;
 use crate::slot::DeviceNumber;
 use crate::table::Partition;
@@ -25,6 +25,7 @@ pub struct SlotView {
     // Before `guard`: the files keep the file system busy, whose device the guard makes writable.
     kernel: Option<File>,
     initrd: Option<File>,
+    unified: Option<Unified>,
     device: PathBuf,
     _guard: Option<ReadOnlyDevice>,
 }
@@ -43,11 +44,13 @@ impl SlotView {
             facts,
             kernel,
             initrd,
+            unified,
         } = collected;
         Self {
             facts,
             kernel,
             initrd,
+            unified,
             device: device.to_owned(),
             _guard: guard,
         }
@@ -65,6 +68,39 @@ impl SlotView {
                 problem: "no kernel at /usr/lib/modules/*/vmlinuz or /boot/vmlinuz-*".to_owned(),
             }),
         }
+    }
+
+    /// The unified kernel image, from its start; `None` where the image has none.
+    ///
+    /// # Errors
+    /// [`Error::Image`] where it is damaged, runs on another machine, or has a command line of its own.
+    pub fn unified(&self) -> Result<Option<impl Read + '_>> {
+        let Some(unified) = &self.unified else {
+            return Ok(None);
+        };
+        match &unified.problem {
+            Some(problem) => Err(Error::Image {
+                device: self.device.clone(),
+                problem: problem.clone(),
+            }),
+            None => Ok(Some(FromStart {
+                file: &unified.file,
+                offset: 0,
+            })),
+        }
+    }
+
+    /// What an EFI loader starts, by [`ImageFacts::starts_unified`]: the unified image, or the kernel.
+    ///
+    /// # Errors
+    /// As [`SlotView::kernel`] and [`SlotView::unified`].
+    pub fn efi_program(&self) -> Result<Box<dyn Read + '_>> {
+        if self.facts.starts_unified()
+            && let Some(unified) = self.unified()?
+        {
+            return Ok(Box::new(unified));
+        }
+        Ok(Box::new(self.kernel()?))
     }
 
     /// The initrd, from its start; `None` where the image has none.

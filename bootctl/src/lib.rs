@@ -44,6 +44,7 @@ pub mod model;
 mod mounts;
 mod options;
 mod part_uuid;
+mod pe;
 mod proof;
 #[cfg_attr(
     not(test),

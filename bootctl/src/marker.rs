@@ -29,6 +29,9 @@ pub(crate) struct BootRecord {
     /// Kernel options of the image.
     #[serde(default)]
     pub(crate) cmdline: Option<String>,
+    /// Whether the kernel is a unified image, which a reader that does not know this starts as well.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) unified: bool,
     /// The kernel.
     pub(crate) kernel: FileRecord,
     /// The initrd, if the image has one.
@@ -109,6 +112,7 @@ mod tests {
             boot: Some(BootRecord {
                 title: Some("Debian GNU/Linux 12".to_owned()),
                 cmdline: Some("console=ttyS0 quiet".to_owned()),
+                unified: false,
                 kernel: FileRecord {
                     size: 7_000_000,
                     crc32: 1,

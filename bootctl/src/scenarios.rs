@@ -6,6 +6,7 @@ mod machines;
 mod refusals;
 mod systemd_boot;
 mod torn;
+mod unified;
 
 use crate::backend::{NextBoot, SlotState};
 use crate::error::ErrorKind;

@@ -82,7 +82,7 @@ impl Tree {
         self.open_at(inside, OFlag::O_RDONLY)
     }
 
-    fn boot_file(&self, inside: String) -> Result<Option<Opened>> {
+    pub(super) fn boot_file(&self, inside: String) -> Result<Option<Opened>> {
         let Some(file) = self.file(&inside)? else {
             return Ok(None);
         };
@@ -113,7 +113,7 @@ impl Tree {
     }
 
     /// Names in a directory of the tree, sorted; empty where there is none.
-    fn names(&self, inside: &str) -> Result<Vec<OsString>> {
+    pub(super) fn names(&self, inside: &str) -> Result<Vec<OsString>> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
         let Some(file) = self.open_at(inside, flags)? else {
             return Ok(Vec::new());

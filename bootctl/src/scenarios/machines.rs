@@ -123,6 +123,28 @@ impl OnDisk {
         let backend = open(&node);
         Self { dir, node, backend }
     }
+
+    /// Sum of every file of the node: partitions, devices, EFI variables.
+    pub(crate) fn bytes(&self) -> Vec<(PathBuf, u32)> {
+        let mut files = Vec::new();
+        let mut pending = vec![self.node.system().path("/")];
+        while let Some(directory) = pending.pop() {
+            for entry in fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                let meta = fs::symlink_metadata(&path).unwrap();
+                if meta.is_dir() {
+                    pending.push(path);
+                } else if meta.is_file() {
+                    let sum = crc32fast::hash(&fs::read(&path).unwrap());
+                    files.push((path, sum));
+                } else {
+                    files.push((path, 0));
+                }
+            }
+        }
+        files.sort();
+        files
+    }
 }
 
 pub(crate) fn open(node: &FixtureNode) -> SystemdBoot {

@@ -138,7 +138,8 @@ fn entry_text(
         None => "Linux".to_owned(),
     });
     let initrd = slot_path(slot, "initrd");
-    let initrds = if snapshot.files.contains_key(&initrd) {
+    // A unified image has its initrd in it.
+    let initrds = if snapshot.files.contains_key(&initrd) && !boot.unified {
         vec![format!("/{initrd}")]
     } else {
         Vec::new()
@@ -161,6 +162,7 @@ fn entry_text(
         machine_id: Some(options.machine_id.clone()),
         version: Some(sequence.to_string()),
         kernel: Some(format!("/{}", slot_path(slot, "linux"))),
+        efi: boot.unified,
         initrds,
         options: words.join(" "),
         architecture: None,

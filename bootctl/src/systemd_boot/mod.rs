@@ -272,7 +272,7 @@ impl Backend for SystemdBoot {
         _options: &BootOptions,
     ) -> Result<()> {
         // Asked before anything is written.
-        view.kernel()?;
+        view.efi_program()?;
         let slot = slot.name();
         self.run_with(
             |circumstances, snapshot| {
@@ -294,7 +294,7 @@ impl Backend for SystemdBoot {
             },
             &|source| -> Result<Box<dyn Read + '_>> {
                 match source {
-                    BootSource::Kernel => Ok(Box::new(view.kernel()?)),
+                    BootSource::Kernel => view.efi_program(),
                     BootSource::Initrd => match view.initrd() {
                         Some(initrd) => Ok(Box::new(initrd)),
                         None => Err(Error::Internal("an initrd that is not there".to_owned())),

@@ -174,6 +174,7 @@ pub(crate) fn install_from(
     let boot = BootRecord {
         title: facts.pretty_name().map(str::to_owned),
         cmdline: facts.cmdline.clone(),
+        unified: facts.starts_unified(),
         ..BootRecord::default()
     };
     let marker = Marker {
@@ -181,6 +182,9 @@ pub(crate) fn install_from(
         boot: Some(boot),
     };
     let size = |file: &Option<crate::facts::BootFile>| file.as_ref().map(|file| file.size);
+    if facts.starts_unified() {
+        return install(snapshot, slot, marker, size(&facts.unified), None);
+    }
     let initrd = size(&facts.initrd).map(Some);
     install(snapshot, slot, marker, size(&facts.kernel), initrd)
 }
@@ -234,7 +238,7 @@ fn install(
             steps.push(Step::new(change, why));
         }
         None if snapshot.files.contains_key(&path) => {
-            steps.push(Step::remove(&path, "the image has no initrd"));
+            steps.push(Step::remove(&path, "the image has no initrd of its own"));
         }
         None => {}
     }

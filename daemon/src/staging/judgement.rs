@@ -132,6 +132,7 @@ mod tests {
                 size: 1,
             }),
             initrd: None,
+            unified: None,
             cmdline: None,
             agent: AgentPresence {
                 binary: true,
