@@ -22,6 +22,7 @@ pub(crate) fn weigh(
 ) -> Result<(Booted, Evidence)> {
     let mut witnesses = vec![root_device(found)?];
     witnesses.extend(loader_variables(system)?);
+    witnesses.extend(crate::efi::witness(system));
     witnesses.extend(loader);
     witnesses.extend(slot_option(system)?);
     witnesses.extend(options::witnesses(system, found)?);

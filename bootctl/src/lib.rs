@@ -11,6 +11,7 @@ mod block;
 mod discovery;
 mod dos;
 mod durable;
+mod efi;
 mod efivar;
 pub mod entry;
 mod error;
@@ -34,10 +35,6 @@ mod loader;
 mod lock;
 mod machine;
 mod marker;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the loaders that use it follow")
-)]
 mod markers;
 mod memory;
 pub mod model;
@@ -46,10 +43,6 @@ mod options;
 mod part_uuid;
 mod pe;
 mod proof;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the loaders that use it follow")
-)]
 mod record;
 mod rules;
 mod slot;

@@ -1,6 +1,7 @@
 //! Which boot loader drives the slots, and its backend opened.
 
 use crate::backend::Backend;
+use crate::efi;
 use crate::error::Result;
 use crate::system::System;
 use crate::systemd_boot::{EspSetting, SystemdBoot};
@@ -14,6 +15,8 @@ pub enum LoaderSetting {
     Auto,
     /// systemd-boot on the EFI system partition.
     SystemdBoot,
+    /// The boot manager of EFI firmware, without a loader.
+    Efi,
 }
 
 impl LoaderSetting {
@@ -29,6 +32,7 @@ impl LoaderSetting {
     ) -> Result<Box<dyn Backend>> {
         match self {
             Self::Auto | Self::SystemdBoot => Ok(Box::new(SystemdBoot::open(system, table, esp)?)),
+            Self::Efi => Ok(Box::new(efi::open(system, table, esp)?)),
         }
     }
 }

@@ -22,6 +22,21 @@ pub(crate) const RESERVED: [&str; 7] = [
     "panic=",
 ];
 
+/// Words of a command line that are not slotd's to set.
+pub(crate) fn unreserved(text: &str) -> Vec<String> {
+    split_command_line(text)
+        .into_iter()
+        .filter(|word| !RESERVED.iter().any(|reserved| word.starts_with(reserved)))
+        .map(|word| {
+            if word.contains(' ') {
+                format!("\"{word}\"")
+            } else {
+                word
+            }
+        })
+        .collect()
+}
+
 /// One refusal for each option of the configuration that is slotd's to set.
 pub(crate) fn reserved(extra: &str) -> Vec<Refusal> {
     split_command_line(extra)

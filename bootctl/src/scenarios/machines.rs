@@ -31,6 +31,11 @@ pub(crate) trait Machine {
     fn power_cycle(&mut self) -> Option<SlotName>;
     fn view(&self) -> SlotView;
 
+    /// Boots that a trial gets of the three that are asked for.
+    fn tries(&self) -> u32 {
+        3
+    }
+
     fn states(&self) -> (SlotState, SlotState) {
         let state = self.backend().state().unwrap();
         (state.a, state.b)

@@ -5,11 +5,10 @@ use super::leftovers::discard;
 use super::snapshot::{ENTRIES, Snapshot, entry_path, slot_path};
 use super::transitions::{Circumstances, INTERRUPTED};
 use crate::backend::BootOptions;
-use crate::block::split_command_line;
 use crate::entry::{Counter, EntryName, EntryText};
 use crate::error::{Error, Result};
 use crate::marker::{BootRecord, Marker};
-use crate::options::RESERVED;
+use crate::options::unreserved;
 use crate::slot::SlotName;
 
 /// Why slots that hold `/usr` are not armed: an entry binds the root.
@@ -167,19 +166,4 @@ fn entry_text(
         options: words.join(" "),
         architecture: None,
     })
-}
-
-/// Words of a command line that are not slotd's to set.
-fn unreserved(text: &str) -> Vec<String> {
-    split_command_line(text)
-        .into_iter()
-        .filter(|word| !RESERVED.iter().any(|reserved| word.starts_with(reserved)))
-        .map(|word| {
-            if word.contains(' ') {
-                format!("\"{word}\"")
-            } else {
-                word
-            }
-        })
-        .collect()
 }

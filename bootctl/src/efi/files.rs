@@ -1,0 +1,191 @@
+//! The slots' programs on the EFI system partition: `EFI/slotd/b/linux.efi` and `initrd`, copied from the slot.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind as IoKind, Read};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
+use super::program;
+use crate::backend::PlannedChange;
+use crate::durable;
+use crate::error::{Error, Result};
+use crate::inspect::SlotView;
+use crate::slot::SlotName;
+
+/// The folder of slotd's on the partition.
+pub(crate) const FOLDER: &str = "EFI/slotd";
+const KERNEL: &str = "linux.efi";
+const INITRD: &str = "initrd";
+/// Piece in which files are compared, in bytes.
+const PIECE: usize = 256 * 1024;
+
+/// The boot files of both slots.
+#[derive(Debug, Clone)]
+pub(crate) struct BootFiles {
+    /// The mounted partition.
+    root: PathBuf,
+    /// The same as the node names it.
+    shown: PathBuf,
+}
+
+impl BootFiles {
+    pub(crate) fn at(root: &Path, shown: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            shown: shown.to_owned(),
+        }
+    }
+
+    fn folder(&self, slot: SlotName) -> PathBuf {
+        self.root.join(FOLDER).join(slot.lower())
+    }
+
+    /// Whether the slot has a kernel there.
+    pub(crate) fn has_kernel(&self, slot: SlotName) -> bool {
+        self.folder(slot).join(KERNEL).is_file()
+    }
+
+    /// Whether the slot has an initrd there.
+    pub(crate) fn has_initrd(&self, slot: SlotName) -> bool {
+        self.folder(slot).join(INITRD).is_file()
+    }
+
+    /// Bytes of a slot's boot files.
+    pub(crate) fn bytes(&self, slot: SlotName) -> u64 {
+        let size = |file: &str| fs::metadata(self.folder(slot).join(file)).map(|meta| meta.len());
+        let sizes = [KERNEL, INITRD].map(|file| size(file).unwrap_or(0));
+        sizes.iter().fold(0, |sum, size| sum.saturating_add(*size))
+    }
+
+    /// Copies kernel and initrd under temporary names, syncs, renames, and compares them past the page cache as far as
+    /// the kernel lets go of it. Durable when it returns. A crash in the middle leaves files that no option leads to.
+    ///
+    /// # Errors
+    /// [`Error::Image`] where the firmware could not start the kernel, before anything is written.
+    pub(crate) fn install(&self, slot: SlotName, view: &SlotView) -> Result<()> {
+        let folder = self.folder(slot);
+        let kernel = folder.join(KERNEL);
+        let why = program::problem(view.kernel()?, view.facts.architecture)
+            .map_err(Error::io("read the kernel for", &kernel))?;
+        if let Some(problem) = why {
+            let path = view.facts.kernel.as_ref().map(|file| file.path.clone());
+            return Err(Error::Image {
+                device: path.unwrap_or_default(),
+                problem,
+            });
+        }
+        for folder in ["EFI", FOLDER] {
+            durable::make_directory(&self.root.join(folder))?;
+        }
+        durable::make_directory(&folder)?;
+        copy(&kernel, &|| Ok(Box::new(view.kernel()?)))?;
+        let initrd = folder.join(INITRD);
+        if view.initrd().is_none() {
+            return durable::remove(&initrd);
+        }
+        copy(&initrd, &|| match view.initrd() {
+            Some(content) => Ok(Box::new(content)),
+            None => Ok(Box::new(std::io::empty())),
+        })
+    }
+
+    /// Removes all of a slot's boot files. Durable when it returns.
+    pub(crate) fn remove(&self, slot: SlotName) -> Result<()> {
+        let folder = self.folder(slot);
+        for file in [KERNEL, INITRD] {
+            durable::remove(&folder.join(format!("{file}.tmp")))?;
+            durable::remove(&folder.join(file))?;
+        }
+        Ok(())
+    }
+
+    /// What both would change, in words.
+    pub(crate) fn planned(&self, slot: SlotName, remove: bool) -> Vec<PlannedChange> {
+        let there = |file: &&str| !remove || self.folder(slot).join(file).is_file();
+        [KERNEL, INITRD]
+            .into_iter()
+            .filter(there)
+            .map(|file| {
+                let target = self.shown.join(FOLDER).join(slot.lower()).join(file);
+                let what = if file == KERNEL {
+                    "kernel"
+                } else {
+                    "initrd, if it has one"
+                };
+                let (change, why) = if remove {
+                    (
+                        "remove".to_owned(),
+                        "make room for the new boot files".to_owned(),
+                    )
+                } else {
+                    let why = format!("what the firmware starts for slot {slot}");
+                    (format!("copy the image's {what}"), why)
+                };
+                PlannedChange {
+                    target: target.display().to_string(),
+                    change,
+                    content: None,
+                    why,
+                }
+            })
+            .collect()
+    }
+
+    /// Free bytes on the partition.
+    pub(crate) fn free(&self) -> Result<u64> {
+        let stat = nix::sys::statvfs::statvfs(&self.root)
+            .map_err(Error::sys("ask the free space of", &self.root))?;
+        let (blocks, size) = (stat.blocks_available(), stat.fragment_size());
+        #[expect(clippy::useless_conversion, reason = "narrower on 32-bit machines")]
+        Ok(u64::from(blocks).saturating_mul(u64::from(size)))
+    }
+}
+
+type Content<'a> = dyn Fn() -> Result<Box<dyn Read + 'a>> + 'a;
+
+fn copy(target: &Path, content: &Content<'_>) -> Result<()> {
+    let mut temporary = target.as_os_str().to_owned();
+    temporary.push(".tmp");
+    let temporary = PathBuf::from(temporary);
+    if let Err(error) = durable::write(&temporary, &mut content()?) {
+        // What cannot be finished gives its room back; the first error is the one to report.
+        if let Err(left) = fs::remove_file(&temporary)
+            && left.kind() != IoKind::NotFound
+        {
+            tracing::warn!(file = %temporary.display(), error = %left, "stays behind");
+        }
+        return Err(error);
+    }
+    durable::rename(&temporary, target)?;
+    compare(target, &mut content()?)
+}
+
+fn compare(path: &Path, expected: &mut dyn Read) -> Result<()> {
+    let mut file = File::open(path).map_err(Error::io("open", path))?;
+    posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
+        .map_err(Error::sys("drop cached pages of", path))?;
+    let mut offset = 0_usize;
+    loop {
+        let (mut wanted, mut found) = (Vec::new(), Vec::new());
+        let limit = u64::try_from(PIECE).unwrap_or(u64::MAX);
+        expected
+            .take(limit)
+            .read_to_end(&mut wanted)
+            .map_err(Error::io("read the content of", path))?;
+        (&mut file)
+            .take(limit)
+            .read_to_end(&mut found)
+            .map_err(Error::io("read", path))?;
+        if wanted != found {
+            return Err(Error::ReadBack {
+                path: path.to_owned(),
+                problem: format!("it differs from the image's file after byte {offset}"),
+            });
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        offset = offset.saturating_add(wanted.len());
+    }
+}

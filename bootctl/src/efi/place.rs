@@ -1,0 +1,119 @@
+//! The EFI system partition that slotd's boot options name.
+
+use std::fs;
+use std::path::PathBuf;
+
+use uuid::Uuid;
+
+use super::load_option::HardDrive;
+use crate::discovery::Node;
+use crate::error::{Error, Result};
+use crate::gpt::TYPE_ESP;
+use crate::system::System;
+use crate::systemd_boot::EspSetting;
+use crate::table::{Partition, SlotTable};
+
+/// Where an EFI system partition is mounted by custom.
+const PLACES: [&str; 3] = ["/efi", "/boot/efi", "/boot"];
+
+/// The mounted partition.
+#[derive(Debug, Clone)]
+pub(crate) struct Esp {
+    /// Where this process reaches it.
+    pub(crate) root: PathBuf,
+    /// Where the node has it mounted.
+    pub(crate) shown: PathBuf,
+    /// What an option names it by.
+    pub(crate) drive: HardDrive,
+    /// Its file system.
+    pub(crate) kind: String,
+    /// Whether the mount table has it read-only.
+    pub(crate) read_only: bool,
+}
+
+/// `running` is the partition that this boot's option names, which is preferred.
+pub(crate) fn find(
+    system: &System,
+    table: &SlotTable,
+    setting: &EspSetting,
+    running: Option<Uuid>,
+) -> Result<Esp> {
+    let places: Vec<PathBuf> = match setting {
+        EspSetting::Auto => PLACES.iter().map(PathBuf::from).collect(),
+        EspSetting::Path(path) => vec![system.absolute(path)],
+    };
+    for place in &places {
+        // An automount shows its file system only once it is used; absence is no error.
+        let _ = fs::read_dir(system.path(place));
+    }
+    let node = Node::read(system)?;
+    let mut seen = Vec::new();
+    let mut candidates = Vec::new();
+    for place in &places {
+        let shown = place.display();
+        let Some(mount) = node.mounts.at(place) else {
+            seen.push(format!("{shown} is not a mount point"));
+            continue;
+        };
+        let Some(device) = node.devices.by_number(mount.device) else {
+            seen.push(format!("{shown} is {} without a device", mount.kind));
+            continue;
+        };
+        let partition = node.describe(device);
+        let near = [&table.a, &table.b].map(|slot| slot.disk == partition.disk);
+        let runs = running.is_some() && partition.uuid == running;
+        let fits = partition.type_uuid == Some(TYPE_ESP) && near.contains(&true);
+        if !(runs || fits || matches!(setting, EspSetting::Path(_))) {
+            seen.push(format!(
+                "{shown} is {}, not an EFI system partition on {}",
+                partition.kernel_name, table.a.disk
+            ));
+            continue;
+        }
+        match drive(&partition) {
+            Some(drive) => candidates.push((
+                !runs,
+                Esp {
+                    root: system.path(place),
+                    shown: place.clone(),
+                    drive,
+                    kind: mount.kind.clone(),
+                    read_only: mount.read_only,
+                },
+            )),
+            None => seen.push(format!(
+                "{shown} is {}, which no boot option can name: it is no partition of a GPT",
+                partition.kernel_name
+            )),
+        }
+    }
+    // Stable: the running option's own partition first, else the order of the places.
+    candidates.sort_by_key(|(other, _)| *other);
+    match candidates.into_iter().next() {
+        Some((_, esp)) => Ok(esp),
+        None => Err(Error::NoLoader {
+            problem: format!(
+                "the EFI system partition is not mounted: {}",
+                seen.join(", ")
+            ),
+        }),
+    }
+}
+
+/// How a boot option names a partition: in its disk's logical blocks.
+fn drive(partition: &Partition) -> Option<HardDrive> {
+    let block = u64::from(partition.logical_block);
+    Some(HardDrive {
+        number: Some(partition.index).filter(|index| *index > 0)?,
+        start: partition.start.checked_div(block)?,
+        size: partition.size.checked_div(block)?,
+        signature: partition.uuid?,
+    })
+}
+
+impl Esp {
+    /// Whether the firmware can read it.
+    pub(crate) fn is_fat(&self) -> bool {
+        matches!(self.kind.as_str(), "vfat" | "msdos")
+    }
+}

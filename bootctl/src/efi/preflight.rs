@@ -1,0 +1,187 @@
+//! Every reason at once why a trial would not do what it should.
+
+use super::boot_manager::{BootVariables, Role, foreign_first, slot_of};
+use super::store::{EfiStore, USR_SLOTS};
+use super::variables::{Unusable, Variables};
+use crate::backend::{PreflightRequest, Refusal, RefusalCode};
+use crate::error::{Error, Result};
+use crate::slot::SlotName;
+
+/// Bytes of the variable of the write test: more than a transition writes in all.
+const TEST_SIZE: usize = 2 * 4096;
+/// Room for the marker and directories besides the boot files, in bytes.
+const SLACK: u64 = 256 * 1024;
+
+pub(crate) fn refusals(store: &EfiStore, request: &PreflightRequest) -> Vec<Refusal> {
+    let mut found = variable_store(store);
+    match store.read() {
+        Ok(variables) => found.extend(precedence(store, &variables, request.slot)),
+        // Said already.
+        Err(_) if !found.is_empty() => {}
+        Err(error) => found.push(refusal(RefusalCode::Unreadable, error.chain())),
+    }
+    found.extend(partition(store, request));
+    if store.usr_slots {
+        found.push(refusal(
+            RefusalCode::UnsupportedLayout,
+            USR_SLOTS.to_owned(),
+        ));
+    }
+    let [a, b] = store.partitions;
+    let own = match request.slot {
+        SlotName::A => a,
+        SlotName::B => b,
+    };
+    if own.is_none() {
+        let message = format!(
+            "slot {} has no partition UUID that a boot option could name as root",
+            request.slot
+        );
+        found.push(refusal(RefusalCode::UnsupportedLayout, message));
+    }
+    found
+}
+
+fn refusal(code: RefusalCode, message: String) -> Refusal {
+    Refusal { code, message }
+}
+
+/// Whether a variable can be stored. A real one is, and removed again.
+fn variable_store(store: &EfiStore) -> Vec<Refusal> {
+    let unusable = match Variables::unusable(&store.system) {
+        Ok(unusable) => unusable,
+        Err(error) => return vec![refusal(RefusalCode::Unreadable, error.chain())],
+    };
+    match unusable {
+        Some(Unusable::ReadOnly) => {
+            vec![refusal(RefusalCode::ReadOnly, Unusable::ReadOnly.message())]
+        }
+        Some(unusable) => {
+            // As reading the record says it, so that it is said once.
+            let problem = unusable.message();
+            let message = Error::NoLoader { problem }.chain();
+            vec![refusal(RefusalCode::LoaderDataMissing, message)]
+        }
+        None => match store.variables.test_write(TEST_SIZE) {
+            Ok(()) => Vec::new(),
+            Err(error) => vec![Refusal::not_writable("the variable store", &error)],
+        },
+    }
+}
+
+/// What the firmware would start besides what it should.
+fn precedence(store: &EfiStore, variables: &BootVariables, slot: SlotName) -> Vec<Refusal> {
+    let mut found = Vec::new();
+    let esp = store.esp_uuid();
+    let own = variables.own(esp);
+    if let Some((number, name)) = foreign_first(variables, esp) {
+        found.push(refusal(
+            RefusalCode::ForeignEntryFirst,
+            format!(
+                "BootOrder starts with {name}, which is not slotd's: a failed trial would not fall \
+                 back to slot {}; put it behind with `efibootmgr -o`, or remove it with \
+                 `efibootmgr -b {number:04X} -B`",
+                !slot
+            ),
+        ));
+    }
+    for slot in SlotName::BOTH {
+        for trial in own.numbers(slot, Role::Trial) {
+            if variables.order.contains(&trial) {
+                found.push(refusal(
+                    RefusalCode::ForeignEntryFirst,
+                    format!(
+                        "{} stands in BootOrder, where slotd never puts it: that trial could be \
+                         started without end; remove it with `efibootmgr -b {trial:04X} -B`",
+                        variables.name_of(trial)
+                    ),
+                ));
+            }
+        }
+    }
+    if let Some(next) = variables.next.filter(|next| own.is(*next).is_none()) {
+        found.push(refusal(
+            RefusalCode::OneShotSet,
+            format!(
+                "BootNext is {}: the next boot would not be the trial; reboot once, or clear it \
+                 with `efibootmgr -N`",
+                variables.name_of(next)
+            ),
+        ));
+    }
+    let Some(current) = variables.current else {
+        found.push(refusal(
+            RefusalCode::CountingUnsupported,
+            "the firmware does not say by which option it started this system (there is no \
+             BootCurrent), so it is not known that it keeps to BootNext; start it from the \
+             firmware's boot manager"
+                .to_owned(),
+        ));
+        return found;
+    };
+    if variables.next == Some(current) && own.is(current).is_some_and(|(_, r)| r == Role::Trial) {
+        found.push(refusal(
+            RefusalCode::CountingUnsupported,
+            "the firmware did not remove BootNext when it started this system: a trial would not \
+             end by itself"
+                .to_owned(),
+        ));
+    }
+    let says = variables.options.get(&current).and_then(slot_of);
+    if let (Some((says, _)), Some(booted)) = (says, store.booted.slot())
+        && says != booted
+    {
+        found.push(refusal(
+            RefusalCode::Unreadable,
+            format!(
+                "BootCurrent is {}, the option of slot {says}, but slot {booted} is booted",
+                variables.name_of(current)
+            ),
+        ));
+    }
+    found
+}
+
+/// Whether the boot files can be where the firmware reads them.
+fn partition(store: &EfiStore, request: &PreflightRequest) -> Vec<Refusal> {
+    let esp = &store.esp;
+    let shown = esp.shown.display();
+    let mut found = Vec::new();
+    if !esp.is_fat() {
+        found.push(refusal(
+            RefusalCode::UnsupportedLayout,
+            format!(
+                "{shown} is {}, the firmware reads its programs from FAT only",
+                esp.kind
+            ),
+        ));
+    }
+    match room(store, request) {
+        Ok((need, room)) if need <= room => {}
+        Ok((need, room)) => found.push(refusal(
+            RefusalCode::NoSpace,
+            format!(
+                "{shown} has room for {} KiB with the old boot files of slot {} removed, kernel and \
+                 initrd need {} KiB{}",
+                room / 1024,
+                request.slot,
+                need / 1024,
+                if request.boot_files.is_none() {
+                    " (estimated from the other slot's)"
+                } else {
+                    ""
+                },
+            ),
+        )),
+        Err(error) => found.push(refusal(RefusalCode::Unreadable, error.chain())),
+    }
+    found
+}
+
+fn room(store: &EfiStore, request: &PreflightRequest) -> Result<(u64, u64)> {
+    let other = || store.files.bytes(!request.slot);
+    let need = request.boot_files.unwrap_or_else(other);
+    let room = store.files.free()?;
+    let room = room.saturating_add(store.files.bytes(request.slot));
+    Ok((need.saturating_add(SLACK), room))
+}

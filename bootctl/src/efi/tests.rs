@@ -1,0 +1,745 @@
+//! Transitions cut off after every variable, what stands in the way, and other tools as oracles.
+
+use std::cell::Cell;
+use std::fs;
+
+use super::changes::Change;
+use super::firmware::{DISK, ESP, InFirmware, unhex};
+use super::load_option::tests::efibootmgr;
+use crate::backend::{
+    Counting, NextBoot, PreflightRequest, ProblemCode, RefusalCode, SlotState, Transition,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fixture::FixtureNode;
+use crate::scenarios::machines::{Machine, options};
+use crate::slot::{SlotName, SlotSettings};
+use crate::systemd_boot::EspSetting;
+use crate::table::{Booted, SlotTable};
+
+use SlotName::{A, B};
+use SlotState::{Bad, Empty, Good, Trial};
+
+thread_local! {
+    /// Changes that are still made before the power goes.
+    static CHANGES: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Asked before every change of a variable.
+pub(super) fn cut_before(change: &Change) -> Result<()> {
+    match CHANGES.get() {
+        None => Ok(()),
+        Some(0) => Err(Error::Internal(format!("cut off before {change:?}"))),
+        Some(more) => {
+            CHANGES.set(Some(more - 1));
+            Ok(())
+        }
+    }
+}
+
+/// Whether `change` was whole after `changes` variables.
+fn cut<T>(changes: usize, change: impl FnOnce() -> Result<T>) -> bool {
+    CHANGES.set(Some(changes));
+    let outcome = change();
+    CHANGES.set(None);
+    match outcome {
+        Ok(_) => true,
+        Err(Error::Internal(text)) if text.starts_with("cut off") => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+const ARMED: SlotState = Trial { left: 1, done: 0 };
+const RUNNING: SlotState = Trial { left: 0, done: 1 };
+
+/// A transition, from `before` (states of both slots) to `after`, cut off after every prefix of its variables. `cut_to`
+/// are the states in between besides these.
+fn every_prefix(
+    name: &str,
+    prepare: impl Fn(&mut InFirmware),
+    transition: impl Fn(&InFirmware) -> Result<()>,
+    (before, after): ((SlotState, SlotState), (SlotState, SlotState)),
+    cut_to: &[(SlotState, SlotState)],
+) {
+    for changes in 0..10 {
+        let prepared = || {
+            let mut machine = InFirmware::new();
+            prepare(&mut machine);
+            assert_eq!(machine.states(), before, "{name}");
+            machine
+        };
+        let machine = prepared();
+        let booted = machine.table().booted;
+        let whole = cut(changes, || transition(&machine));
+        let states = machine.states();
+        let allowed = [before, after].into_iter().chain(cut_to.iter().copied());
+        assert!(
+            if whole {
+                states == after
+            } else {
+                allowed.clone().any(|allowed| allowed == states)
+            },
+            "{name} after {changes}: {states:?}"
+        );
+        // Doing it again finishes it.
+        transition(&machine).unwrap();
+        assert_eq!(machine.states(), after, "{name} again after {changes}");
+
+        // And whatever there is, it comes up: good, or on trial with a good one behind it.
+        let mut machine = prepared();
+        cut(changes, || transition(&machine));
+        let expected = machine.next();
+        let first = machine.power_cycle();
+        let first = first.unwrap_or_else(|| panic!("{name} after {changes}: nothing starts"));
+        let trial =
+            machine.states() != (Good, Good) && machine.backend().state().unwrap().trial_boot;
+        assert_eq!(
+            expected,
+            NextBoot::Slot { slot: first, trial },
+            "{name} after {changes}"
+        );
+        if trial {
+            assert!(
+                matches!(booted, Booted::Slot(old) if old != first),
+                "{name}"
+            );
+            assert_eq!(machine.power_cycle(), booted.slot());
+        }
+        let slot = machine.table().booted.slot().unwrap();
+        let state = machine.backend().state().unwrap();
+        assert_eq!(state.slot(slot), Good, "{name} after {changes}");
+        if whole {
+            return;
+        }
+    }
+    panic!("{name} never ended");
+}
+
+fn armed(machine: &mut InFirmware) {
+    machine.stage_and_arm(B);
+}
+
+fn on_trial(machine: &mut InFirmware) {
+    armed(machine);
+    assert_eq!(machine.power_cycle(), Some(B));
+}
+
+fn spent(machine: &mut InFirmware) {
+    on_trial(machine);
+    assert_eq!(machine.power_cycle(), Some(A));
+}
+
+fn confirmed(machine: &mut InFirmware) {
+    on_trial(machine);
+    machine.backend().mark_good(B).unwrap();
+}
+
+fn arm(machine: &InFirmware) -> Result<()> {
+    let staged = machine.backend().staged(&machine.table())?.unwrap();
+    machine.backend().arm(&staged, 3, &options())
+}
+
+#[test]
+fn arming_can_be_cut_off_anywhere() {
+    let staged = |machine: &mut InFirmware| drop(machine.stage(B));
+    // The option is there, and nothing leads to it.
+    every_prefix(
+        "arm",
+        staged,
+        arm,
+        ((Good, Empty), (Good, ARMED)),
+        &[(Good, Bad)],
+    );
+    every_prefix(
+        "arm a spent one",
+        spent,
+        arm,
+        ((Good, Bad), (Good, ARMED)),
+        &[],
+    );
+    let given_up = |machine: &mut InFirmware| {
+        on_trial(machine);
+        machine.backend().mark_bad(B).unwrap();
+        machine.power_cycle();
+    };
+    every_prefix(
+        "arm a bad one",
+        given_up,
+        arm,
+        ((Good, Bad), (Good, ARMED)),
+        &[],
+    );
+}
+
+#[test]
+fn taking_back_can_be_cut_off_anywhere() {
+    let disarm = |machine: &InFirmware| machine.backend().disarm(B);
+    every_prefix(
+        "disarm",
+        armed,
+        disarm,
+        ((Good, ARMED), (Good, Empty)),
+        &[(Good, Bad)],
+    );
+    // Cut off, it leaves the slot bad, which selecting again does not mind.
+    let select = |machine: &InFirmware| {
+        machine.backend().select(A)?;
+        machine.backend().disarm(B)
+    };
+    every_prefix(
+        "select",
+        armed,
+        select,
+        ((Good, ARMED), (Good, Empty)),
+        &[(Good, Bad)],
+    );
+}
+
+#[test]
+fn confirming_and_giving_up_can_be_cut_off_anywhere() {
+    let good = |machine: &InFirmware| machine.backend().mark_good(B);
+    every_prefix(
+        "mark good",
+        on_trial,
+        good,
+        ((Good, RUNNING), (Good, Good)),
+        &[],
+    );
+    let bad = |machine: &InFirmware| machine.backend().mark_bad(B);
+    every_prefix(
+        "mark bad",
+        on_trial,
+        bad,
+        ((Good, RUNNING), (Good, Bad)),
+        &[],
+    );
+    every_prefix(
+        "mark bad before",
+        armed,
+        bad,
+        ((Good, ARMED), (Good, Bad)),
+        &[],
+    );
+    every_prefix(
+        "mark bad after",
+        confirmed,
+        bad,
+        ((Good, Good), (Good, Bad)),
+        &[],
+    );
+    // A confirmation that was cut off before it, on the same boot.
+    let half = |machine: &mut InFirmware| {
+        on_trial(machine);
+        assert!(!cut(1, || machine.backend().mark_good(B)));
+    };
+    every_prefix("half", half, bad, ((Good, RUNNING), (Good, Bad)), &[]);
+}
+
+#[test]
+fn overwriting_and_going_back_can_be_cut_off_anywhere() {
+    let invalidate = |slot: SlotName| {
+        move |machine: &InFirmware| {
+            let inactive = machine.table().inactive(slot)?;
+            machine.backend().invalidate(inactive).map(drop)
+        }
+    };
+    let cut_to = [(Bad, Good)];
+    every_prefix(
+        "good",
+        confirmed,
+        invalidate(A),
+        ((Good, Good), (Empty, Good)),
+        &cut_to,
+    );
+    let cut_to = [(Good, Bad)];
+    every_prefix(
+        "armed",
+        armed,
+        invalidate(B),
+        ((Good, ARMED), (Good, Empty)),
+        &cut_to,
+    );
+    every_prefix(
+        "spent",
+        spent,
+        invalidate(B),
+        ((Good, Bad), (Good, Empty)),
+        &[],
+    );
+    let select = |machine: &InFirmware| machine.backend().select(A);
+    every_prefix("back", confirmed, select, ((Good, Good), (Good, Good)), &[]);
+}
+
+#[test]
+fn each_transition_commits_by_one_variable_and_touches_no_option_of_others() {
+    let mut machine = InFirmware::new();
+    let foreign = ["Boot0000", "Boot0001"];
+    let before = foreign.map(|name| machine.firmware().get(name));
+    let verified = machine.stage(B);
+    assert_eq!(
+        machine.firmware().get("BootOrder").unwrap(),
+        [4, 0, 0, 0, 1, 0]
+    );
+    machine.backend().arm(&verified, 3, &options()).unwrap();
+    // Number 2 is the lowest free one. The order is not touched.
+    assert_eq!(machine.firmware().get("BootNext").unwrap(), [2, 0]);
+    assert_eq!(
+        machine.firmware().get("BootOrder").unwrap(),
+        [4, 0, 0, 0, 1, 0]
+    );
+    machine.power_cycle();
+    machine.backend().mark_good(B).unwrap();
+    // The trial's number is BootCurrent's, so the good option is another one; it comes first, others keep their order.
+    assert_eq!(
+        machine.firmware().get("BootOrder").unwrap(),
+        [3, 0, 4, 0, 0, 0, 1, 0]
+    );
+    assert_eq!(machine.firmware().get("Boot0002"), None);
+    machine.backend().select(A).unwrap();
+    assert_eq!(
+        machine.firmware().get("BootOrder").unwrap(),
+        [4, 0, 3, 0, 0, 0, 1, 0]
+    );
+    assert_eq!(foreign.map(|name| machine.firmware().get(name)), before);
+}
+
+#[test]
+fn what_slotd_wrote_is_listed_by_efibootmgr_and_what_that_makes_is_used() {
+    let mut machine = InFirmware::new();
+    machine.stage_and_arm(B);
+    let variables = machine.node.system().efivars();
+    let listed = efibootmgr(&variables, &["-v"]);
+    let path = format!("HD(1,GPT,{ESP},0x800,0x4000)");
+    for line in [
+        "BootNext: 0002",
+        "BootCurrent: 0004",
+        "BootOrder: 0004,0000,0001",
+        &format!("Boot0002* slotd B trial\t{path}/File(\\EFI\\slotd\\b\\linux.efi)"),
+        &format!("Boot0004* slotd A\t{path}/File(\\EFI\\slotd\\a\\linux.efi)"),
+        "Boot0001* UEFI QEMU HARDDISK QM00001 ",
+    ] {
+        assert!(listed.contains(line), "{line}: {listed}");
+    }
+    // What it changes is understood.
+    efibootmgr(&variables, &["-N"]);
+    assert_eq!(machine.states(), (Good, Bad));
+    efibootmgr(&variables, &["-n", "2"]);
+    assert_eq!(machine.states(), (Good, ARMED));
+    efibootmgr(&variables, &["-b", "2", "-B"]);
+    efibootmgr(&variables, &["-N"]);
+    assert_eq!(machine.states(), (Good, Empty));
+    efibootmgr(&variables, &["-b", "4", "-A"]);
+    assert_eq!(machine.states(), (Bad, Empty));
+    efibootmgr(&variables, &["-b", "4", "-a"]);
+    assert_eq!(machine.states(), (Good, Empty));
+    machine.power_cycle();
+}
+
+#[test]
+fn a_trials_command_line_announces_it_and_a_proven_slots_does_not() {
+    let mut machine = InFirmware::new();
+    on_trial(&mut machine);
+    let line = fs::read_to_string(machine.node.system().proc("cmdline")).unwrap();
+    let uuid = machine.node.slot_uuid(B);
+    let id = FixtureNode::MACHINE_ID;
+    assert_eq!(
+        line,
+        format!(
+            "root=PARTUUID={uuid} ro systemd.machine_id={id} slotd.slot=b \
+             initrd=\\EFI\\slotd\\b\\initrd slotd.trial slotd.tries=1 slotd.trial_deadline=600 \
+             panic=10 console=ttyS0 quiet\n"
+        )
+    );
+    machine.backend().mark_good(B).unwrap();
+    assert_eq!(machine.power_cycle(), Some(B));
+    let line = fs::read_to_string(machine.node.system().proc("cmdline")).unwrap();
+    assert_eq!(
+        line,
+        format!(
+            "root=PARTUUID={uuid} ro systemd.machine_id={id} slotd.slot=b \
+             initrd=\\EFI\\slotd\\b\\initrd console=ttyS0 quiet\n"
+        )
+    );
+}
+
+#[test]
+fn a_trial_that_cannot_be_loaded_falls_through_to_the_good_slot() {
+    let mut machine = InFirmware::new();
+    machine.stage_and_arm(B);
+    fs::remove_file(machine.node.esp().join("EFI/slotd/b/linux.efi")).unwrap();
+    let problems = machine.backend().state().unwrap().problems;
+    assert!(
+        problems[0]
+            .message
+            .contains("\\EFI\\slotd\\b\\linux.efi is not on /efi")
+    );
+    assert_eq!(machine.power_cycle(), Some(A));
+    assert_eq!(machine.states(), (Good, Bad));
+    // A torn kernel, too: and where nothing of slotd's can be started, others in the order are.
+    machine.stage_and_arm(B);
+    for slot in ["a", "b"] {
+        fs::write(
+            machine
+                .node
+                .esp()
+                .join(format!("EFI/slotd/{slot}/linux.efi")),
+            "torn",
+        )
+        .unwrap();
+    }
+    assert_eq!(machine.power_cycle(), None);
+    assert_eq!(machine.started, Some(1));
+}
+
+#[test]
+fn the_option_of_this_boot_is_a_witness() {
+    let mut machine = InFirmware::new();
+    on_trial(&mut machine);
+    let evidence = machine.table().evidence.to_string();
+    assert!(
+        evidence.contains("BootCurrent says slot B (Boot0002 (slotd B trial))"),
+        "{evidence}"
+    );
+    // The firmware says B, root and command line say A.
+    machine.node.run_slot(A, "auto-efi").unwrap();
+    let error = SlotTable::discover(&machine.node.system(), &SlotSettings::Auto, None).unwrap_err();
+    assert!(matches!(error, Error::EvidenceDisagrees { .. }), "{error}");
+    assert!(
+        error.to_string().contains("BootCurrent says slot B"),
+        "{error}"
+    );
+}
+
+fn refusals(machine: &InFirmware) -> Vec<(RefusalCode, String)> {
+    let request = PreflightRequest {
+        slot: B,
+        boot_files: Some(1024),
+        extra: String::new(),
+    };
+    let found = machine.backend().preflight(&request);
+    found
+        .into_iter()
+        .map(|refusal| (refusal.code, refusal.message))
+        .collect()
+}
+
+/// What is refused with `code` and words, and leaves every byte as it was.
+fn refused(machine: &InFirmware, code: RefusalCode, words: &str) {
+    let before = machine.bytes();
+    let found = refusals(machine);
+    assert!(
+        found
+            .iter()
+            .any(|(found, message)| *found == code && message.contains(words)),
+        "{code:?} {words:?}: {found:?}"
+    );
+    assert_eq!(machine.bytes(), before, "{words}");
+}
+
+#[test]
+fn a_healthy_machine_is_not_refused_and_left_as_it_was() {
+    let machine = InFirmware::new();
+    let before = machine.bytes();
+    assert_eq!(refusals(&machine), []);
+    assert_eq!(machine.bytes(), before);
+    let state = machine.backend().state().unwrap();
+    assert_eq!(
+        (state.counting, state.problems),
+        (Counting::Active, Vec::new())
+    );
+}
+
+#[test]
+fn what_the_firmware_would_start_instead_is_refused() {
+    let machine = InFirmware::new();
+    let firmware = machine.firmware();
+    // The menu in front does not count, the disk does.
+    firmware.put("BootOrder", Some(&[0, 0, 4, 0, 1, 0]));
+    assert_eq!(refusals(&machine), []);
+    firmware.put("BootOrder", Some(&[1, 0, 4, 0, 0, 0]));
+    refused(
+        &machine,
+        RefusalCode::ForeignEntryFirst,
+        "Boot0001 (UEFI QEMU HARDDISK",
+    );
+    let state = machine.backend().state().unwrap();
+    assert_eq!(state.problems[0].code, ProblemCode::ForeignDefault);
+    assert!(matches!(state.next, NextBoot::Foreign { id } if id.starts_with("Boot0001")));
+    assert_eq!(state.a, Good);
+    // An inactive one does not count.
+    let mut inactive = unhex(DISK);
+    inactive[0] = 0;
+    firmware.put("Boot0001", Some(&inactive));
+    assert_eq!(refusals(&machine), []);
+    firmware.put("BootNext", Some(&[1, 0]));
+    refused(&machine, RefusalCode::OneShotSet, "BootNext is Boot0001");
+}
+
+#[test]
+fn a_firmware_that_does_not_count_is_refused() {
+    let mut machine = InFirmware::new();
+    on_trial(&mut machine);
+    machine.firmware().put("BootNext", Some(&[2, 0]));
+    let state = machine.backend().state().unwrap();
+    assert_eq!((state.b, state.counting), (RUNNING, Counting::Inactive));
+    assert_eq!(state.problems[0].code, ProblemCode::CountingInactive);
+    refused(
+        &machine,
+        RefusalCode::CountingUnsupported,
+        "did not remove BootNext",
+    );
+    // Giving up takes it off.
+    machine.backend().mark_bad(B).unwrap();
+    assert_eq!(machine.firmware().get("BootNext"), None);
+    assert_eq!(machine.power_cycle(), Some(A));
+
+    fs::remove_file(machine.firmware().file("BootCurrent")).unwrap();
+    refused(
+        &machine,
+        RefusalCode::CountingUnsupported,
+        "there is no BootCurrent",
+    );
+}
+
+#[test]
+fn a_trial_in_the_order_is_refused() {
+    let mut machine = InFirmware::new();
+    spent(&mut machine);
+    machine.firmware().put("BootOrder", Some(&[4, 0, 2, 0]));
+    refused(
+        &machine,
+        RefusalCode::ForeignEntryFirst,
+        "Boot0002 (slotd B trial) stands in BootOrder",
+    );
+    assert_eq!(
+        machine.backend().state().unwrap().problems[0].code,
+        ProblemCode::Leftovers
+    );
+    // The next transition takes it out.
+    machine.stage(B);
+    assert_eq!(machine.firmware().get("BootOrder").unwrap(), [4, 0]);
+}
+
+#[test]
+fn variables_that_cannot_be_changed_are_refused() {
+    let machine = InFirmware::new();
+    let vfat = "vfat /dev/vda1 rw";
+    let mount = |variables: &str| machine.firmware().mount("254:2", variables, vfat);
+    mount("efivarfs efivarfs ro");
+    refused(&machine, RefusalCode::ReadOnly, "mount -o remount,rw");
+    let problem = &machine.backend().state().unwrap().problems[0];
+    assert_eq!(problem.code, ProblemCode::NotWritable);
+    mount("tmpfs tmpfs rw");
+    refused(
+        &machine,
+        RefusalCode::LoaderDataMissing,
+        "mount -t efivarfs",
+    );
+    // Once, whoever says it.
+    assert_eq!(refusals(&machine).len(), 1);
+    let error = machine.backend().state().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    mount("efivarfs efivarfs rw");
+    assert_eq!(refusals(&machine), []);
+    // A directory in the place of the scratch variable: storing fails.
+    let place = machine.node.system().efivars();
+    let scratch = place.join("SlotdWriteTest-c41ccb52-1a4d-4fca-9f05-5ac1b8d2e3f6");
+    fs::create_dir(&scratch).unwrap();
+    refused(&machine, RefusalCode::ReadOnly, "SlotdWriteTest");
+}
+
+#[test]
+fn without_efi_or_its_partition_there_is_nothing_to_open() {
+    let machine = InFirmware::new();
+    let system = machine.node.system();
+    let table = machine.table();
+    let open = |setting: &EspSetting| {
+        super::open(&system, &table, setting)
+            .unwrap_err()
+            .to_string()
+    };
+    machine
+        .firmware()
+        .mount("254:2", "efivarfs efivarfs rw", "vfat /dev/vda1 rw");
+    let elsewhere = EspSetting::Path(system.path("/mnt"));
+    assert!(open(&elsewhere).contains("/mnt is not a mount point"));
+    machine
+        .node
+        .set_mounts("22 1 254:2 / / ro - ext4 /dev/root ro\n")
+        .unwrap();
+    assert!(open(&EspSetting::Auto).contains("/efi is not a mount point"));
+    fs::remove_dir_all(system.sys("firmware/efi")).unwrap();
+    assert!(open(&EspSetting::Auto).contains("was not started by EFI firmware"));
+}
+
+#[test]
+fn a_partition_that_is_not_fat_or_full_is_refused() {
+    let mut machine = InFirmware::new();
+    machine
+        .firmware()
+        .mount("254:2", "efivarfs efivarfs rw", "ext4 /dev/vda1 rw");
+    machine.reopen();
+    refused(&machine, RefusalCode::UnsupportedLayout, "/efi is ext4");
+    let request = PreflightRequest {
+        slot: B,
+        boot_files: Some(u64::MAX / 2),
+        extra: String::new(),
+    };
+    let found = machine.backend().preflight(&request);
+    assert!(
+        found
+            .iter()
+            .any(|refusal| refusal.code == RefusalCode::NoSpace),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn variables_that_make_no_sense_are_named_and_left_alone() {
+    let machine = InFirmware::new();
+    machine.firmware().put("Boot0007", Some(&[1, 0, 0]));
+    let state = machine.backend().state().unwrap();
+    assert_eq!(state.problems[0].code, ProblemCode::Unreadable);
+    assert!(
+        state.problems[0]
+            .message
+            .contains("Boot0007: the attributes (byte 0)")
+    );
+    machine.stage_and_arm(B);
+    assert_eq!(machine.firmware().get("Boot0007").unwrap(), [1, 0, 0]);
+
+    for (name, data, words) in [
+        ("BootOrder", &[4, 0, 1][..], "3 bytes of data are no list"),
+        (
+            "BootNext",
+            &[1, 0, 2, 0][..],
+            "holds 2 numbers instead of one",
+        ),
+    ] {
+        let machine = InFirmware::new();
+        machine.firmware().put(name, Some(data));
+        refused(&machine, RefusalCode::Unreadable, words);
+        let before = machine.bytes();
+        let error = machine.backend().mark_bad(A).unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(machine.bytes(), before);
+    }
+}
+
+#[test]
+fn an_option_of_another_disk_is_not_taken_for_a_slots() {
+    let machine = InFirmware::new();
+    let mut cloned = machine.firmware().get("Boot0004").unwrap();
+    // Its partition's UUID: behind attributes, length, "slotd A" and NUL, and 24 bytes of the node.
+    let at = 6 + 16 + 24;
+    assert_eq!(cloned[at..at + 16], ESP.to_bytes_le());
+    cloned[at] ^= 1;
+    machine.firmware().put("Boot0004", Some(&cloned));
+    assert_eq!(machine.states(), (Empty, Empty));
+    refused(
+        &machine,
+        RefusalCode::ForeignEntryFirst,
+        "Boot0004 (slotd A)",
+    );
+    assert!(
+        refusals(&machine)
+            .iter()
+            .any(|(code, _)| *code == RefusalCode::NoFallback)
+    );
+}
+
+#[test]
+fn a_kernel_that_the_firmware_cannot_start_is_not_installed() {
+    let machine = InFirmware::new();
+    let verified = machine.stage(B);
+    let invalidated = machine
+        .backend()
+        .invalidate(machine.table().inactive(B).unwrap())
+        .unwrap();
+    let before = machine.bytes();
+    drop((verified, invalidated));
+    let dir = tempfile::tempdir().unwrap();
+    let view = crate::scenarios::machines::image_tree(dir.path());
+    let proof = crate::proof::ReadBack {
+        expanded_sha256: [7; 32],
+        expanded_size: 1,
+    };
+    let invalidated = machine
+        .backend()
+        .invalidate(machine.table().inactive(B).unwrap())
+        .unwrap();
+    let verified = invalidated.attest(proof);
+    let image = crate::scenarios::machines::image();
+    let error = machine
+        .backend()
+        .install_boot_files(&verified, &view, &image, &options())
+        .unwrap_err();
+    assert!(error.to_string().contains("no EFI program"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Reject);
+    assert_eq!(machine.bytes(), before);
+}
+
+#[test]
+fn options_that_the_kernel_would_not_get_whole_are_rejected() {
+    let machine = InFirmware::new();
+    let verified = machine.stage(B);
+    let before = machine.bytes();
+    for (extra, words) in [
+        ("x".repeat(2048), "the kernel takes 2047"),
+        ("\"a\nb\"".to_owned(), "'\\n'"),
+    ] {
+        let mut options = options();
+        options.extra = extra;
+        let error = machine.backend().arm(&verified, 1, &options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Reject);
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(machine.bytes(), before);
+    }
+}
+
+#[test]
+fn a_plan_names_the_variables_in_order() {
+    let machine = InFirmware::new();
+    machine.stage(B);
+    let plan = machine
+        .backend()
+        .plan_sequence(&[
+            Transition::Arm {
+                slot: B,
+                options: options(),
+            },
+            Transition::MarkGood { slot: B },
+        ])
+        .unwrap();
+    let plan: Vec<String> = plan
+        .iter()
+        .map(|change| format!("{}: {}", change.target, change.change))
+        .collect();
+    assert_eq!(
+        plan,
+        [
+            "EFI variable Boot0002: write active option \"slotd B trial\"",
+            "EFI variable BootNext: set to 0002",
+            "EFI variable BootNext: remove",
+            "EFI variable Boot0003: write active option \"slotd B\"",
+            "EFI variable BootOrder: set to 0003,0004,0000,0001",
+            "EFI variable Boot0002: remove",
+        ]
+    );
+    assert_eq!(machine.states(), (Good, Empty));
+}
+
+#[test]
+fn a_half_removed_slot_of_several_options_is_cleared() {
+    let machine = InFirmware::new();
+    // A firmware that copied an option.
+    let copy = machine.firmware().get("Boot0004").unwrap();
+    machine.firmware().put("Boot0009", Some(&copy));
+    machine
+        .firmware()
+        .put("BootOrder", Some(&[4, 0, 9, 0, 1, 0]));
+    let state = machine.backend().state().unwrap();
+    assert_eq!(state.problems[0].code, ProblemCode::Leftovers);
+    machine.stage_and_arm(B);
+    assert_eq!(machine.firmware().get("Boot0009"), None);
+    assert_eq!(machine.firmware().get("BootOrder").unwrap(), [4, 0, 1, 0]);
+}

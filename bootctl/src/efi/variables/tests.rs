@@ -1,0 +1,152 @@
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+
+use super::{GLOBAL, Unusable, Variables};
+use crate::backend::{Refusal, RefusalCode};
+use crate::ioctl;
+use crate::system::System;
+
+fn variables() -> (TempDir, Variables) {
+    let dir = tempfile::tempdir().unwrap();
+    let system = System::at(dir.path());
+    fs::create_dir_all(system.efivars()).unwrap();
+    fs::create_dir_all(dir.path().join("proc/self")).unwrap();
+    let variables = Variables::at(&system);
+    (dir, variables)
+}
+
+fn file(variables: &Variables, name: &str) -> PathBuf {
+    variables.directory().join(format!("{name}-{GLOBAL}"))
+}
+
+#[test]
+fn a_variable_is_four_attribute_bytes_and_its_data() {
+    let (_dir, variables) = variables();
+    assert_eq!(variables.read("BootNext").unwrap(), None);
+    variables.write("BootNext", &[3, 0]).unwrap();
+    let path = file(&variables, "BootNext");
+    // Non-volatile 1, boot services 2, runtime 4.
+    assert_eq!(fs::read(&path).unwrap(), [7, 0, 0, 0, 3, 0]);
+    assert_eq!(variables.read("BootNext").unwrap(), Some(vec![3, 0]));
+    assert_eq!(variables.names().unwrap(), ["BootNext"]);
+    // A shorter value leaves nothing of the longer one.
+    variables.write("BootNext", &[4]).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), [7, 0, 0, 0, 4]);
+    for _ in 0..2 {
+        variables.remove("BootNext").unwrap();
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn what_is_there_already_is_not_written_again() {
+    let (_dir, variables) = variables();
+    variables.write("BootOrder", &[1, 0, 2, 0]).unwrap();
+    let path = file(&variables, "BootOrder");
+    let before = fs::metadata(&path).unwrap().modified().unwrap();
+    let mut permissions = fs::metadata(&path).unwrap().permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(&path, permissions).unwrap();
+    variables.write("BootOrder", &[1, 0, 2, 0]).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before);
+    // Other attributes are another value.
+    fs::write(&path, [6, 0, 0, 0, 1, 0, 2, 0]).unwrap();
+    variables.write("BootOrder", &[1, 0, 2, 0]).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), [7, 0, 0, 0, 1, 0, 2, 0]);
+}
+
+/// Only root may, and not on every file system.
+fn immutable(path: &std::path::Path) -> bool {
+    ioctl::immutable(&File::open(path).unwrap()).unwrap_or(false)
+}
+
+#[test]
+fn the_immutable_flag_is_taken_off_and_put_back() {
+    let (_dir, variables) = variables();
+    variables.write("BootOrder", &[1, 0]).unwrap();
+    let path = file(&variables, "BootOrder");
+    let opened = File::open(&path).unwrap();
+    if let Err(errno) = ioctl::set_immutable(&opened, true) {
+        eprintln!("no immutable files here: {errno}");
+        return;
+    }
+    assert!(fs::write(&path, [0]).is_err());
+    variables.write("BootOrder", &[2, 0]).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), [7, 0, 0, 0, 2, 0]);
+    assert!(immutable(&path));
+    variables.remove("BootOrder").unwrap();
+    assert!(!path.exists());
+    variables.write("BootOrder", &[2, 0]).unwrap();
+    assert!(!immutable(&path));
+}
+
+#[test]
+fn a_value_without_attributes_is_an_error_and_an_empty_one_is_none() {
+    let (_dir, variables) = variables();
+    fs::write(file(&variables, "BootNext"), [7, 0]).unwrap();
+    let error = variables.read("BootNext").unwrap_err();
+    assert!(error.to_string().contains("BootNext-8be4"), "{error}");
+    fs::write(file(&variables, "BootNext"), []).unwrap();
+    assert_eq!(variables.read("BootNext").unwrap(), None);
+    fs::write(file(&variables, "Boot0001"), vec![7; 70_000]).unwrap();
+    let error = variables.read("Boot0001").unwrap_err();
+    assert!(error.to_string().contains("longer than"), "{error}");
+}
+
+#[test]
+fn the_write_test_leaves_nothing() {
+    let (_dir, variables) = variables();
+    variables.write("BootOrder", &[1, 0]).unwrap();
+    variables.test_write(1000).unwrap();
+    let left: Vec<_> = fs::read_dir(variables.directory()).unwrap().collect();
+    assert_eq!(left.len(), 1);
+}
+
+#[test]
+fn full_flash_is_named_with_what_to_do() {
+    let full = std::io::Error::from_raw_os_error(nix::libc::ENOSPC);
+    let error = super::failed("store", std::path::Path::new("/x/BootNext"), full);
+    assert!(
+        error
+            .to_string()
+            .contains("flash is full or waits for a reboot")
+    );
+    let refusal = Refusal::not_writable("the variable store", &error);
+    assert_eq!(refusal.code, RefusalCode::NoSpace);
+}
+
+#[test]
+fn the_mount_table_says_whether_they_can_be_changed() {
+    let (dir, _) = variables();
+    let system = System::at(dir.path());
+    let line = "40 22 0:30 / /sys/firmware/efi/efivars";
+    let other = "22 1 254:2 / / rw - ext4 /dev/root rw\n";
+    for (mounts, expected) in [
+        (format!("{line} rw - efivarfs efivarfs rw\n"), None),
+        (
+            format!("{line} ro - efivarfs efivarfs rw\n"),
+            Some(Unusable::ReadOnly),
+        ),
+        (
+            format!("{line} rw - efivarfs efivarfs ro\n"),
+            Some(Unusable::ReadOnly),
+        ),
+        (
+            format!("{line} rw - tmpfs tmpfs rw\n"),
+            Some(Unusable::NotMounted),
+        ),
+        (String::new(), Some(Unusable::NotMounted)),
+    ] {
+        fs::write(
+            dir.path().join("proc/self/mountinfo"),
+            format!("{other}{mounts}"),
+        )
+        .unwrap();
+        assert_eq!(Variables::unusable(&system).unwrap(), expected, "{mounts}");
+    }
+    fs::remove_dir_all(system.sys("firmware/efi")).unwrap();
+    assert_eq!(Variables::unusable(&system).unwrap(), Some(Unusable::NoEfi));
+    assert!(Unusable::NotMounted.message().contains("mount -t efivarfs"));
+}
