@@ -20,15 +20,8 @@ mod facts;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
 mod gpt;
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        unused_imports,
-        reason = "the setting that opens it follows"
-    )
-)]
 mod gptprio;
+mod grub;
 mod inspect;
 mod ioctl;
 mod loader;
@@ -60,8 +53,9 @@ pub use error::{Error, ErrorKind, Result};
 pub use facts::{
     AgentPresence, Architecture, BootFile, ImageFacts, InspectSettings, parse_os_release,
 };
+pub use grub::{GrubConvention, GrubSetting, GrubSlotVariables, GrubVariables};
 pub use inspect::{SlotView, inspect};
-pub use loader::LoaderSetting;
+pub use loader::{LoaderKind, LoaderSetting};
 pub use machine::machine_id;
 pub use memory::MemoryBackend;
 pub use options::{TRIAL_OPTION, trial_announced};

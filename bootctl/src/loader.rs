@@ -1,38 +1,180 @@
 //! Which boot loader drives the slots, and its backend opened.
 
+use std::fmt;
+use std::str::FromStr;
+
 use crate::backend::Backend;
 use crate::efi;
-use crate::error::Result;
+use crate::efivar::LoaderVariables;
+use crate::error::{Error, Result};
+use crate::gptprio::Gptprio;
+use crate::grub::{self, GrubSetting};
+use crate::markers::Markers;
+use crate::record::RecordBackend;
 use crate::system::System;
 use crate::systemd_boot::{EspSetting, SystemdBoot};
 use crate::table::SlotTable;
 
-/// The boot loader as it is configured.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum LoaderSetting {
+/// Where markers lie that have no place beside the loader's own data. The folder outlives a slot.
+const MARKERS: &str = "/var/lib/slotd/slots";
+
+/// A boot loader that slotd can drive, or the wish to find out which one it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LoaderKind {
     /// The one whose data is there.
     #[default]
     Auto,
     /// systemd-boot on the EFI system partition.
     SystemdBoot,
+    /// GRUB, with its environment block.
+    Grub,
+    /// Attributes of the slots' entries in a GUID partition table.
+    Gptprio,
     /// The boot manager of EFI firmware, without a loader.
     Efi,
 }
 
+impl LoaderKind {
+    /// All of them, as documented.
+    pub const ALL: [Self; 5] = [
+        Self::Auto,
+        Self::SystemdBoot,
+        Self::Grub,
+        Self::Gptprio,
+        Self::Efi,
+    ];
+
+    /// Its name, in configurations and on command lines.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::SystemdBoot => "systemd-boot",
+            Self::Grub => "grub",
+            Self::Gptprio => "gptprio",
+            Self::Efi => "efi",
+        }
+    }
+}
+
+impl fmt::Display for LoaderKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for LoaderKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.name() == text)
+            .ok_or_else(|| {
+                format!(
+                    "{text:?} is no boot loader: {} are",
+                    Self::ALL.map(Self::name).join(", ")
+                )
+            })
+    }
+}
+
+/// The boot loader as it is configured.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LoaderSetting {
+    /// Which one.
+    pub kind: LoaderKind,
+    /// Where the EFI system partition is mounted, for those that have their data there.
+    pub esp: EspSetting,
+    /// GRUB's environment block.
+    pub grub: GrubSetting,
+}
+
 impl LoaderSetting {
+    /// A setting that finds the loader by its data.
+    #[must_use]
+    pub fn auto(esp: EspSetting) -> Self {
+        Self {
+            esp,
+            ..Self::default()
+        }
+    }
+
     /// Opens the backend for a slot table. Nothing is written.
     ///
     /// # Errors
-    /// [`crate::Error::NoLoader`] where the data of such a loader is not there.
-    pub fn open(
-        &self,
-        system: &System,
-        table: &SlotTable,
-        esp: &EspSetting,
-    ) -> Result<Box<dyn Backend>> {
-        match self {
-            Self::Auto | Self::SystemdBoot => Ok(Box::new(SystemdBoot::open(system, table, esp)?)),
-            Self::Efi => Ok(Box::new(efi::open(system, table, esp)?)),
+    /// [`Error::NoLoader`] where the data of such a loader is not there, or where several loaders' data is and which of
+    /// them starts this machine cannot be told.
+    pub fn open(&self, system: &System, table: &SlotTable) -> Result<Box<dyn Backend>> {
+        match self.kind {
+            LoaderKind::Auto => self.find(system, table),
+            LoaderKind::SystemdBoot => Ok(Box::new(SystemdBoot::open(system, table, &self.esp)?)),
+            LoaderKind::Grub => Ok(Box::new(grub::open(system, table, &self.grub)?)),
+            LoaderKind::Gptprio => Ok(Box::new(gptprio(system, table)?)),
+            LoaderKind::Efi => Ok(Box::new(efi::open(system, table, &self.esp)?)),
         }
     }
+
+    /// The only loader whose data speaks of slots; of several the one that started this system, where one says so.
+    fn find(&self, system: &System, table: &SlotTable) -> Result<Box<dyn Backend>> {
+        let of = |kind| Self {
+            kind,
+            ..self.clone()
+        };
+        let mut speak = Vec::new();
+        let mut silent = Vec::new();
+        let mut answer = |kind: LoaderKind, there: Result<bool>| match there {
+            Ok(true) => speak.push(kind),
+            Ok(false) => silent.push(format!("{kind}: its data says nothing of slots")),
+            Err(Error::NoLoader { problem }) => silent.push(format!("{kind}: {problem}")),
+            Err(error) => silent.push(format!("{kind}: {}", error.chain())),
+        };
+        answer(
+            LoaderKind::SystemdBoot,
+            SystemdBoot::open(system, table, &self.esp).map(|_| true),
+        );
+        answer(
+            LoaderKind::Grub,
+            grub::open(system, table, &self.grub).and_then(|backend| backend.speaks_of_slots()),
+        );
+        answer(
+            LoaderKind::Gptprio,
+            gptprio(system, table).and_then(|backend| backend.speaks_of_slots()),
+        );
+        answer(
+            LoaderKind::Efi,
+            efi::open(system, table, &self.esp).and_then(|backend| backend.speaks_of_slots()),
+        );
+        match speak.as_slice() {
+            [kind] => of(*kind).open(system, table),
+            [] => Err(Error::NoLoader {
+                problem: silent.join("; "),
+            }),
+            several => {
+                if several.contains(&LoaderKind::SystemdBoot) && started_by_systemd_boot(system)? {
+                    return of(LoaderKind::SystemdBoot).open(system, table);
+                }
+                let names: Vec<&str> = several.iter().map(|kind| kind.name()).collect();
+                Err(Error::NoLoader {
+                    problem: format!(
+                        "{} could all be meant: each has data that speaks of slots; set `loader` to the one that \
+                         starts this machine",
+                        names.join(" and ")
+                    ),
+                })
+            }
+        }
+    }
+}
+
+fn gptprio(system: &System, table: &SlotTable) -> Result<RecordBackend<Gptprio>> {
+    let store = Gptprio::open(system, table)?;
+    let markers = Markers::at(system, MARKERS);
+    Ok(RecordBackend::new(store, markers, table.booted))
+}
+
+/// Whether systemd-boot says that it started this system.
+fn started_by_systemd_boot(system: &System) -> Result<bool> {
+    let info = LoaderVariables::read(system)?.info;
+    Ok(info.is_some_and(|info| info.starts_with("systemd-boot")))
 }

@@ -204,6 +204,17 @@ impl<S: RecordStore> RecordBackend<S> {
         }
     }
 
+    /// Whether the loader's data says anything of a slot.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub(crate) fn speaks_of_slots(&self) -> Result<bool> {
+        let record = self.store.load(self.booted)?.record;
+        Ok(SlotName::BOTH
+            .iter()
+            .any(|slot| record.state(*slot) != SlotState::Empty))
+    }
+
     /// The markers that can be understood, and what is wrong with the others.
     fn images(&self) -> Result<([Option<Marker>; 2], Vec<Problem>)> {
         let mut problems = Vec::new();

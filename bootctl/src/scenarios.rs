@@ -2,6 +2,7 @@
 
 mod crash;
 mod gptprio;
+mod grub;
 pub(crate) mod machines;
 mod refusals;
 mod systemd_boot;
@@ -19,6 +20,7 @@ use crate::slot::SlotName;
 use crate::gptprio::loader_model::Loader;
 use SlotName::{A, B};
 use gptprio::InAttributes;
+use machines::grub::InGrub;
 use machines::{InMemory, InRecord, Machine, OnDisk, image, open, options};
 
 /// Runs a scenario over every backend.
@@ -29,6 +31,8 @@ fn everywhere(scenario: impl Fn(&mut dyn Machine)) {
     scenario(&mut InAttributes::new(Loader::Grub));
     scenario(&mut InAttributes::new(Loader::Firmware));
     scenario(&mut InFirmware::new());
+    scenario(&mut InGrub::modelled());
+    scenario(&mut InGrub::real());
 }
 
 const fn trial(left: u32, done: u32) -> SlotState {

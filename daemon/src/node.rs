@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use slotd_bootctl::{
-    Backend, BootOptions, EspSetting, InspectSettings, LoaderState, Partition, SlotName,
-    SlotSettings, SlotTable, SlotView, System, SystemdBoot, inspect, parse_os_release,
-    trial_announced,
+    Backend, BootOptions, InspectSettings, LoaderSetting, LoaderState, Partition, SlotName,
+    SlotSettings, SlotTable, SlotView, System, inspect, parse_os_release, trial_announced,
 };
 use slotd_engine::Failure;
 use slotd_image::FetchSettings;
@@ -42,8 +41,8 @@ pub struct NodeSettings {
     pub system: System,
     /// Where the slots are.
     pub slots: SlotSettings,
-    /// Where the boot loader's partition is mounted.
-    pub esp: EspSetting,
+    /// Which boot loader drives the slots, and where its data is.
+    pub loader: LoaderSetting,
     /// How the boot loader is opened.
     pub backend: OpenBackend,
     /// How a written slot is looked into.
@@ -71,17 +70,14 @@ pub struct NodeSettings {
 }
 
 impl NodeSettings {
-    /// Settings of a host with systemd-boot and all defaults.
+    /// Settings of a host with this boot loader and all defaults.
     #[must_use]
-    pub fn new(esp: EspSetting, fetch: FetchSettingsSource) -> Self {
+    pub fn new(loader: LoaderSetting, fetch: FetchSettingsSource) -> Self {
         Self {
             system: System::host(),
             slots: SlotSettings::Auto,
-            esp: esp.clone(),
-            backend: Box::new(move |system, table| {
-                let backend = SystemdBoot::open(system, table, &esp)?;
-                Ok(Box::new(backend))
-            }),
+            loader: loader.clone(),
+            backend: Box::new(move |system, table| loader.open(system, table)),
             look: Box::new(inspect),
             state_directory: PathBuf::from("/var/lib/slotd"),
             run: RunFiles::default(),

@@ -23,7 +23,7 @@ use slotd::dbus::wire::InstallOptions;
 use slotd::dbus::{NAME, PATH};
 use slotd::error::ErrorKind;
 use slotd::node::NodeSettings;
-use slotd_bootctl::{EspSetting, System};
+use slotd_bootctl::{LoaderSetting, System};
 use slotd_engine::{Failure, Verdict};
 use slotd_image::{Cancel, FetchSettings};
 use zbus::object_server::Interface;
@@ -75,7 +75,10 @@ fn agent_with(root: &Path, uptime: Option<&str>) -> AgentHandle {
         system: System::at(root),
         state_directory: state,
         run: RunFiles::at(root.join("run")),
-        ..NodeSettings::new(EspSetting::Auto, Box::new(|| Ok(FetchSettings::default())))
+        ..NodeSettings::new(
+            LoaderSetting::default(),
+            Box::new(|| Ok(FetchSettings::default())),
+        )
     };
     AgentHandle::start(Arc::new(NodeHost::new(settings, Arc::new(NoMachine)))).unwrap()
 }

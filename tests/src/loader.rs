@@ -117,8 +117,8 @@ impl std::str::FromStr for Loader {
     }
 }
 
-/// Reads the listing of `grub-editenv`: a slot in the order is good or tried, one that has spent its tries bad, one of which
-/// nothing is said empty.
+/// Reads the listing of `grub-editenv`: a slot that is proven is good, one with boots left tried, one that is neither bad, and one
+/// of which nothing is said empty.
 fn held_by_grub(listing: &str) -> Result<Held> {
     let value = |name: &str| {
         listing
@@ -127,14 +127,13 @@ fn held_by_grub(listing: &str) -> Result<Held> {
     };
     let order = value("slotd_order").context("no slotd_order in the environment block")?;
     let state = |slot: &str| {
-        let listed = order.split(' ').any(|word| word == slot);
-        let proven = value(&format!("slotd_{slot}_ok")) == Some("1");
-        let tries = value(&format!("slotd_{slot}_tries")).unwrap_or_default();
-        match (listed, proven, tries) {
-            (true, true, _) => "good",
-            (true, false, "" | "0") | (false, false, "0") => "bad",
-            (true, false, _) => "trial",
-            (false, _, _) => "empty",
+        let proven = value(&format!("slotd_{slot}_ok"));
+        let tries = value(&format!("slotd_{slot}_tries"));
+        match (proven, tries) {
+            (Some("1"), _) => "good",
+            (None, None) => "empty",
+            (_, None | Some("" | "0")) => "bad",
+            (_, Some(_)) => "trial",
         }
     };
     let first = order.chars().next().context("slotd_order is empty")?;
@@ -157,7 +156,8 @@ mod tests {
 
     #[test]
     fn a_listing_of_grub_editenv_says_what_each_slot_is_worth() {
-        let held = held_by_grub("slotd_order=b a\nslotd_a_ok=1\nslotd_b_tries=2\n").unwrap();
+        let held =
+            held_by_grub("slotd_order=b a\nslotd_a_ok=1\nslotd_b_ok=0\nslotd_b_tries=2\n").unwrap();
         assert_eq!(
             held,
             Held {
@@ -166,9 +166,9 @@ mod tests {
                 tries_left: [None, Some(2)],
             }
         );
-        let held = held_by_grub("slotd_order=a\nslotd_a_ok=1\nslotd_b_tries=0\n").unwrap();
+        let held = held_by_grub("slotd_order=a b\nslotd_a_ok=1\nslotd_b_ok=0\n").unwrap();
         assert_eq!(held.states, ["good", "bad"]);
-        let held = held_by_grub("slotd_order=a\nslotd_a_ok=1\n").unwrap();
+        let held = held_by_grub("slotd_order=a b\nslotd_a_ok=1\n").unwrap();
         assert_eq!(held.states, ["good", "empty"]);
         assert!(held_by_grub("ORDER=A B\n").is_err());
     }

@@ -1,5 +1,7 @@
 //! The machines that scenarios run on: one for each backend.
 
+pub(crate) mod grub;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};

@@ -1,7 +1,9 @@
 //! The command that makes the next boot a trial of a slot without the daemon, with everything that is configured here:
 //! `slotd-bootctl` reads no configuration.
 
-use slotd_bootctl::{EspSetting, SlotName, SlotSettings};
+use slotd_bootctl::{
+    EspSetting, GrubConvention, LoaderKind, LoaderSetting, SlotName, SlotSettings,
+};
 
 use crate::node::NodeSettings;
 
@@ -22,8 +24,24 @@ pub(super) fn activation(node: &NodeSettings, slot: SlotName) -> Vec<String> {
     if let SlotSettings::Explicit { a, b } = &node.slots {
         words.extend([format!("--slot-a={a}"), format!("--slot-b={b}")]);
     }
-    if let EspSetting::Path(path) = &node.esp {
+    words.extend(loader_words(&node.loader));
+    words
+}
+
+/// What of the loader's settings is not the default.
+fn loader_words(loader: &LoaderSetting) -> Vec<String> {
+    let mut words = Vec::new();
+    if let EspSetting::Path(path) = &loader.esp {
         words.push(format!("--esp={}", path.display()));
+    }
+    if loader.kind != LoaderKind::default() {
+        words.push(format!("--loader={}", loader.kind));
+    }
+    if let Some(path) = &loader.grub.environment {
+        words.push(format!("--grub-environment={}", path.display()));
+    }
+    if loader.grub.convention != GrubConvention::default() {
+        words.push(format!("--grub-convention={}", loader.grub.convention));
     }
     words
 }
@@ -49,7 +67,10 @@ mod tests {
     use std::time::Duration;
 
     use clap::Parser;
-    use slotd_bootctl::{EspSetting, SlotLocator, SlotName, SlotSettings};
+    use slotd_bootctl::{
+        EspSetting, GrubConvention, GrubSetting, LoaderKind, LoaderSetting, SlotLocator, SlotName,
+        SlotSettings,
+    };
     use slotd_image::FetchSettings;
 
     use super::bootctl_arguments::{Arguments, Command};
@@ -66,14 +87,14 @@ mod tests {
         Arguments::try_parse_from(words).unwrap_or_else(|error| panic!("{line}\n{error}"))
     }
 
-    fn node(esp: EspSetting, options: &str, slots: SlotSettings) -> NodeSettings {
+    fn node(loader: LoaderSetting, options: &str, slots: SlotSettings) -> NodeSettings {
         NodeSettings {
             slots,
             tries: 7,
             deadline: Duration::from_secs(901),
             boot_options: options.to_owned(),
             panic_seconds: 23,
-            ..NodeSettings::new(esp, Box::new(|| Ok(FetchSettings::default())))
+            ..NodeSettings::new(loader, Box::new(|| Ok(FetchSettings::default())))
         }
     }
 
@@ -101,9 +122,19 @@ mod tests {
                     .into_iter()
                     .chain(paths.iter().cloned().map(EspSetting::Path));
                 for esp in settings {
-                    let node = node(esp.clone(), options, slots.clone());
+                    let loader = LoaderSetting {
+                        kind: LoaderKind::Grub,
+                        esp,
+                        grub: GrubSetting {
+                            environment: Some("/boot/my grub/$env".into()),
+                            convention: GrubConvention::Rauc,
+                            variables: None,
+                        },
+                    };
+                    let node = node(loader.clone(), options, slots.clone());
                     let line = shell_line(&activation(&node, SlotName::B));
                     let read = parsed(&line);
+                    assert_eq!(read.loader_setting(), loader, "{line}");
                     let Some(Command::Activate { slot, trial }) = read.command else {
                         panic!("{line}");
                     };
@@ -117,8 +148,6 @@ mod tests {
                         _ => SlotSettings::Auto,
                     };
                     assert_eq!(read_slots, slots, "{line}");
-                    let read_esp = read.esp.map_or(EspSetting::Auto, EspSetting::Path);
-                    assert_eq!(read_esp, esp, "{line}");
                 }
             }
         }
@@ -127,7 +156,7 @@ mod tests {
     #[test]
     fn a_plain_command_is_printed_plainly() {
         let node = NodeSettings::new(
-            EspSetting::Path(Path::new("/efi").to_owned()),
+            LoaderSetting::auto(EspSetting::Path(Path::new("/efi").to_owned())),
             Box::new(|| Ok(FetchSettings::default())),
         );
         assert_eq!(

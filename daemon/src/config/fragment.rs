@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, de};
 use serde_saphyr::Spanned;
+use slotd_bootctl::{GrubConvention, LoaderKind};
 use slotd_image::Secret;
 
 use crate::cluster::ClusterAccess;
 use crate::controller::ControllerAccess;
 
-use super::scalar::{
-    AutoPath, Bytes, FilePath, HttpProbe, LoaderChoice, Locator, Namespace, Span, WebUrl,
-};
+use super::scalar::{AutoPath, Bytes, FilePath, HttpProbe, Locator, Namespace, Span, WebUrl, Word};
 
 /// What a file says of a key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -89,8 +88,9 @@ sections! {
     /// One configuration file.
     Fragment {
         slots: SlotsFragment,
-        loader: LoaderChoice,
+        loader: Word<LoaderKind>,
         esp: AutoPath,
+        grub: GrubFragment,
         state_directory: FilePath,
         version_key: String,
         trial: TrialFragment,
@@ -106,6 +106,12 @@ sections! {
     SlotsFragment {
         a: Locator,
         b: Locator,
+    }
+
+    /// `grub:`
+    GrubFragment {
+        environment: AutoPath,
+        convention: Word<GrubConvention>,
     }
 
     /// `trial:`

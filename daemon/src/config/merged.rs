@@ -5,13 +5,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use slotd_bootctl::{GrubConvention, LoaderKind};
 use slotd_crds::names::DEFAULT_NAMESPACE;
 use slotd_image::Secret;
 
 use super::ConfigError;
 use super::fragment::{Fragment, Leaf};
 use super::scalar::{
-    AutoPath, Bytes, FilePath, HttpProbe, LoaderChoice, Locator, Namespace, Shown, Span, WebUrl,
+    AutoPath, Bytes, FilePath, HttpProbe, Locator, Namespace, Shown, Span, WebUrl, Word,
 };
 use crate::cluster::ClusterAccess;
 use crate::controller::ControllerAccess;
@@ -86,8 +87,10 @@ pub struct ShownValue {
 pub(super) struct Merged {
     pub(super) slot_a: Sourced<Option<Locator>>,
     pub(super) slot_b: Sourced<Option<Locator>>,
-    pub(super) loader: Sourced<LoaderChoice>,
+    pub(super) loader: Sourced<Word<LoaderKind>>,
     pub(super) esp: Sourced<AutoPath>,
+    pub(super) grub_environment: Sourced<AutoPath>,
+    pub(super) grub_convention: Sourced<Word<GrubConvention>>,
     pub(super) state_directory: Sourced<FilePath>,
     pub(super) version_key: Sourced<String>,
     pub(super) tries: Sourced<u32>,
@@ -125,8 +128,10 @@ impl Default for Merged {
         Self {
             slot_a: Sourced::preset(None),
             slot_b: Sourced::preset(None),
-            loader: Sourced::preset(LoaderChoice::Auto),
+            loader: Sourced::preset(Word(LoaderKind::Auto)),
             esp: Sourced::preset(AutoPath::Auto),
+            grub_environment: Sourced::preset(AutoPath::Auto),
+            grub_convention: Sourced::preset(Word(GrubConvention::Slotd)),
             state_directory: Sourced::preset(FilePath(PathBuf::from("/var/lib/slotd"))),
             version_key: Sourced::preset("IMAGE_VERSION".to_owned()),
             tries: Sourced::preset(3),
@@ -168,6 +173,7 @@ impl Merged {
         let file = &Arc::new(file.to_path_buf());
         let preset = Self::default();
         let slots = fragment.slots.section();
+        let grub = fragment.grub.section();
         let trial = fragment.trial.section();
         let boot = fragment.boot.section();
         let health = fragment.health.section();
@@ -184,6 +190,7 @@ impl Merged {
         take! {
             slot_a: slots.a, slot_b: slots.b,
             loader: fragment.loader, esp: fragment.esp,
+            grub_environment: grub.environment, grub_convention: grub.convention,
             state_directory: fragment.state_directory, version_key: fragment.version_key,
             tries: trial.tries, trial_deadline: trial.deadline,
             boot_options: boot.options, panic: boot.panic,
@@ -246,7 +253,9 @@ impl Merged {
         }
         show! {
             "slots.a" slot_a, "slots.b" slot_b,
-            "loader" loader, "esp" esp, "stateDirectory" state_directory, "versionKey" version_key,
+            "loader" loader, "esp" esp,
+            "grub.environment" grub_environment, "grub.convention" grub_convention,
+            "stateDirectory" state_directory, "versionKey" version_key,
             "trial.tries" tries, "trial.deadline" trial_deadline,
             "boot.options" boot_options, "boot.panic" panic,
             "health.units" units, "health.http" http,

@@ -22,7 +22,6 @@ use fragment::Fragment;
 use merged::Merged;
 
 pub use merged::{Origin, ShownValue, Sourced};
-pub use scalar::LoaderChoice;
 pub use settings::{BootSettings, ControllerSettings, InstallSettings, Settings, TrialSettings};
 
 /// What is wrong with the configuration.

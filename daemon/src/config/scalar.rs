@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, de};
@@ -144,14 +145,15 @@ impl<'de> Deserialize<'de> for Locator {
     }
 }
 
-/// Which boot loader drives the slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LoaderChoice {
-    /// The one that started this system.
-    Auto,
-    /// systemd-boot.
-    SystemdBoot,
+/// One of a fixed choice of words, as the type that it names reads and prints them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Word<T>(pub(super) T);
+
+impl<'de, T: FromStr<Err = String>> Deserialize<'de> for Word<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(de::Error::custom)
+    }
 }
 
 /// `auto`, or a path.
@@ -323,15 +325,9 @@ impl Shown for Locator {
     }
 }
 
-impl Shown for LoaderChoice {
+impl<T: fmt::Display> Shown for Word<T> {
     fn shown(&self) -> serde_json::Value {
-        serde_json::Value::String(
-            match self {
-                Self::Auto => "auto",
-                Self::SystemdBoot => "systemd-boot",
-            }
-            .to_owned(),
-        )
+        serde_json::Value::String(self.0.to_string())
     }
 }
 

@@ -4,12 +4,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use slotd_bootctl::{EspSetting, SlotSettings};
+use slotd_bootctl::{EspSetting, GrubSetting, LoaderSetting, SlotSettings};
 use slotd_image::{FetchSettings, Secret};
 
 use super::ConfigError;
 use super::merged::{Merged, Origin, ShownValue, Sourced};
-use super::scalar::{AutoPath, LoaderChoice};
+use super::scalar::AutoPath;
 use crate::cluster::ClusterAccess;
 use crate::controller::ControllerAccess;
 use crate::health::{HealthSettings, HttpCheck};
@@ -20,9 +20,7 @@ pub struct Settings {
     /// Where the slots are.
     pub slots: SlotSettings,
     /// Which boot loader drives them.
-    pub loader: LoaderChoice,
-    /// Where the loader's partition is mounted.
-    pub esp: EspSetting,
+    pub loader: LoaderSetting,
     /// Where the agent keeps what outlives a slot.
     pub state_directory: PathBuf,
     /// The key of os-release that holds an image's version.
@@ -166,10 +164,20 @@ impl Settings {
         }
         Ok(Self {
             slots,
-            loader: merged.loader.value,
-            esp: match merged.esp.value {
-                AutoPath::Auto => EspSetting::Auto,
-                AutoPath::Path(path) => EspSetting::Path(path),
+            loader: LoaderSetting {
+                kind: merged.loader.value.0,
+                esp: match merged.esp.value {
+                    AutoPath::Auto => EspSetting::Auto,
+                    AutoPath::Path(path) => EspSetting::Path(path),
+                },
+                grub: GrubSetting {
+                    environment: match merged.grub_environment.value {
+                        AutoPath::Auto => None,
+                        AutoPath::Path(path) => Some(path),
+                    },
+                    convention: merged.grub_convention.value.0,
+                    variables: None,
+                },
             },
             state_directory: merged.state_directory.value.0,
             version_key: merged.version_key.value,

@@ -19,7 +19,7 @@ pub fn node_settings(settings: &Settings) -> NodeSettings {
         require_agent: settings.install.require_agent,
         require_checksum: settings.install.require_checksum,
         ..NodeSettings::new(
-            settings.esp.clone(),
+            settings.loader.clone(),
             Box::new(move || {
                 fetch
                     .fetch()

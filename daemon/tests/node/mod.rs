@@ -9,7 +9,7 @@ use slotd::agent::{AgentHandle, InstallRequest, Machine, NodeHost, RunFiles, rea
 use slotd::node::NodeSettings;
 use slotd::status::HistoryEntry;
 use slotd_bootctl::fixture::FixtureNode;
-use slotd_bootctl::{EspSetting, SlotName, SlotView};
+use slotd_bootctl::{EspSetting, LoaderSetting, SlotName, SlotView};
 use slotd_engine::{Failure, Verdict};
 use slotd_image::{Cancel, FetchSettings, ImageSource};
 
@@ -160,7 +160,10 @@ impl Lab {
             state_directory: self.path("data/slotd"),
             run: RunFiles::at(self.path("run/slotd")),
             look: Box::new(move |_, settings| SlotView::of_tree(&tree, settings)),
-            ..NodeSettings::new(esp, Box::new(|| Ok(FetchSettings::default())))
+            ..NodeSettings::new(
+                LoaderSetting::auto(esp),
+                Box::new(|| Ok(FetchSettings::default())),
+            )
         };
         NodeHost::new(settings, Arc::clone(&self.machine) as Arc<dyn Machine>)
     }

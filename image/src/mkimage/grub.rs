@@ -179,17 +179,20 @@ fn configuration([a, b]: [String; 2], extra: &str, serial: bool) -> Result<Strin
          set slotd_a_partuuid={a}\n\
          set slotd_b_partuuid={b}\n\
          set slotd_extra='{extra}'\n\
-         set slotd_environment=\"$prefix/grubenv\"\n\
+         set slotd_env=\"$prefix/grubenv\"\n\
          source \"$prefix/slotd.cfg\"\n"
     ))
 }
 
-/// The environment block: the slots in order, all of them proven.
+/// The environment block: both slots in order, those with an image proven.
 fn environment(images: &[BootImage], machine_id: &str) -> Result<Vec<u8>> {
-    let order: Vec<String> = images.iter().map(|image| image.slot.to_string()).collect();
-    let mut text = format!("{SIGNATURE}slotd_order={}\n", order.join(" "));
-    for slot in &order {
-        text.push_str(&format!("slotd_{slot}_ok=1\n"));
+    let order = match images.first().map(|image| image.slot) {
+        Some('b') => "b a",
+        _ => "a b",
+    };
+    let mut text = format!("{SIGNATURE}slotd_order={order}\n");
+    for image in images {
+        text.push_str(&format!("slotd_{}_ok=1\n", image.slot));
     }
     text.push_str(&format!("slotd_machine_id={machine_id}\n"));
     ensure!(

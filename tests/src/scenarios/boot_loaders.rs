@@ -149,8 +149,7 @@ fn stops(lab: &Lab, loader: Loader) -> Result<()> {
     let patience = node.machine.patience(60);
     node.machine
         .wait_for_console("word that no slot can be started", patience, |line| {
-            line.contains("slotd: ")
-                .then(|| line.contains("no slot"))?
+            line.contains("slotd: NEITHER SLOT CAN BE STARTED")
                 .then_some(())
         })?;
     // It stays there: no reset loop.

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use slotd_bootctl::{SlotLocator, SlotName};
+use slotd_bootctl::{
+    EspSetting, GrubConvention, GrubSetting, LoaderKind, LoaderSetting, SlotLocator, SlotName,
+};
 
 /// Shows and changes what the boot loader holds of an A/B node's slots.
 ///
@@ -27,11 +29,35 @@ pub(crate) struct Arguments {
     /// Where the EFI system partition is mounted, instead of /efi, /boot/efi or /boot.
     #[arg(long, value_name = "DIR", global = true)]
     pub(crate) esp: Option<PathBuf>,
+    /// The boot loader: auto, systemd-boot, grub, gptprio or efi. By itself slotd takes the only one whose data speaks of slots.
+    #[arg(long, value_name = "KIND", default_value_t = LoaderKind::Auto, global = true)]
+    pub(crate) loader: LoaderKind,
+    /// GRUB's environment block, instead of the only one in the usual places.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) grub_environment: Option<PathBuf>,
+    /// Whose script reads GRUB's environment block: slotd or rauc.
+    #[arg(long, value_name = "NAME", default_value_t = GrubConvention::Slotd, global = true)]
+    pub(crate) grub_convention: GrubConvention,
     /// A directory that stands for the node: sys/, proc/ and dev/ below it.
     #[arg(long, value_name = "DIR", hide = true, global = true)]
     pub(crate) system_root: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
+}
+
+impl Arguments {
+    /// The boot loader as the command line names it.
+    pub(crate) fn loader_setting(&self) -> LoaderSetting {
+        LoaderSetting {
+            kind: self.loader,
+            esp: self.esp.clone().map_or(EspSetting::Auto, EspSetting::Path),
+            grub: GrubSetting {
+                environment: self.grub_environment.clone(),
+                convention: self.grub_convention,
+                variables: None,
+            },
+        }
+    }
 }
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 internal error, 2 usage, 3 the configuration or the \

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use slotd_bootctl::{
-    Backend, BootOptions, Error, EspSetting, LoaderSetting, PreflightRequest, RefusalCode, Result,
-    SlotName, SlotSettings, SlotState, SlotTable, Survey, System, machine_id, require_no_refusals,
+    Backend, BootOptions, Error, PreflightRequest, RefusalCode, Result, SlotName, SlotSettings,
+    SlotState, SlotTable, Survey, System, machine_id, require_no_refusals,
 };
 
 use crate::arguments::{Arguments, Command, Output, Trial};
@@ -47,11 +47,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let table = SlotTable::discover(&system, &settings, None)
         .inspect_err(|_| explain(arguments, &system, &settings))?;
-    let esp = arguments
-        .esp
-        .clone()
-        .map_or(EspSetting::Auto, EspSetting::Path);
-    let backend = LoaderSetting::Auto.open(&system, &table, &esp);
+    let backend = arguments.loader_setting().open(&system, &table);
     let command = arguments.command.as_ref().unwrap_or(&Command::Status);
     match command {
         Command::Status | Command::List => {}

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, raise};
 use slotd_bootctl::fixture::FixtureNode;
-use slotd_bootctl::{Booted, EspSetting, SlotName, SlotView};
+use slotd_bootctl::{Booted, EspSetting, LoaderSetting, SlotName, SlotView};
 use slotd_image::{Cancel, FetchSettings};
 
 use super::{FlashArguments, ImageArguments, OutputFormat, chosen, flash_on, interruptible};
@@ -50,7 +50,7 @@ impl Bench {
             run: RunFiles::at(self.root.path().join("run/slotd")),
             look: Box::new(move |_, settings| SlotView::of_tree(&tree, settings)),
             ..NodeSettings::new(
-                EspSetting::Path(self.node.esp()),
+                LoaderSetting::auto(EspSetting::Path(self.node.esp())),
                 Box::new(|| Ok(FetchSettings::default())),
             )
         }

@@ -1,0 +1,124 @@
+//! Finds the environment block that the loader reads.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::file::BlockFile;
+use crate::error::{Error, Result};
+use crate::mounts::{Mount, Mounts};
+use crate::slot::SlotName;
+use crate::system::System;
+use crate::table::SlotTable;
+
+/// Directories that GRUB has by custom.
+const DIRECTORIES: [&str; 6] = [
+    "/boot/grub",
+    "/boot/grub2",
+    "/efi/grub",
+    "/efi/grub2",
+    "/boot/efi/grub",
+    "/boot/efi/grub2",
+];
+
+/// Mount points of an EFI system partition, where each vendor has a directory below `EFI`.
+const PARTITIONS: [&str; 3] = ["/efi", "/boot/efi", "/boot"];
+
+const FILE: &str = "grubenv";
+
+/// The block's file: the one that is set, else the only one in the usual directories, else the one that is missing
+/// beside the only `grub.cfg`. What lies in a slot is the image's, and not looked at.
+pub(crate) fn find(
+    system: &System,
+    table: &SlotTable,
+    setting: Option<&Path>,
+) -> Result<BlockFile> {
+    if let Some(path) = setting {
+        let file = BlockFile::new(system, path);
+        if let Some(slot) = slot_of(system, table, &file.resolved()?) {
+            return Err(Error::NoLoader {
+                problem: format!(
+                    "{} lies in slot {slot}; the environment block has to be outside of both slots",
+                    path.display()
+                ),
+            });
+        }
+        return Ok(file);
+    }
+    let (mut present, mut missing, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+    for directory in directories(system) {
+        let file = BlockFile::new(system, &directory.join(FILE));
+        let link = system.path(file.shown());
+        let exists = fs::symlink_metadata(&link).is_ok();
+        if !exists && !system.path(directory.join("grub.cfg")).is_file() {
+            continue;
+        }
+        let real = file.resolved()?;
+        if let Some(slot) = slot_of(system, table, &real) {
+            seen.push(format!("{} lies in slot {slot}", file.shown().display()));
+            continue;
+        }
+        let list = if exists { &mut present } else { &mut missing };
+        if !list.iter().any(|(known, _)| *known == real) {
+            list.push((real, file));
+        }
+    }
+    let found = if present.is_empty() { missing } else { present };
+    match <[_; 1]>::try_from(found) {
+        Ok([(_, file)]) => Ok(file),
+        Err(found) if found.is_empty() => {
+            seen.push(format!(
+                "no {FILE} and no grub.cfg in {}, nor in EFI/* of {}",
+                DIRECTORIES.join(", "),
+                PARTITIONS.join(", ")
+            ));
+            Err(Error::NoLoader {
+                problem: format!("GRUB's environment block: {}", seen.join("; ")),
+            })
+        }
+        Err(found) => {
+            let places: Vec<String> = found
+                .iter()
+                .map(|(real, _)| real.display().to_string())
+                .collect();
+            Err(Error::NoLoader {
+                problem: format!(
+                    "several environment blocks that GRUB may read: {}; set grub.environment to the one that \
+                     its script loads",
+                    places.join(", ")
+                ),
+            })
+        }
+    }
+}
+
+fn directories(system: &System) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = DIRECTORIES.iter().map(PathBuf::from).collect();
+    for partition in PARTITIONS {
+        let vendors = Path::new(partition).join("EFI");
+        // An automount shows its file system only once it is used; absence is no error.
+        let Ok(entries) = fs::read_dir(system.path(&vendors)) else {
+            continue;
+        };
+        let mut names: Vec<_> = entries
+            .filter_map(|entry| Some(entry.ok()?.file_name()))
+            .collect();
+        names.sort();
+        found.extend(names.iter().map(|name| vendors.join(name)));
+    }
+    found
+}
+
+/// The mount that a file of the node lies on; `None` where that cannot be told.
+pub(crate) fn mount_of(system: &System, path: &Path) -> Option<Mount> {
+    Mounts::read(system).ok()?.of(path).cloned()
+}
+
+fn slot_of(system: &System, table: &SlotTable, path: &Path) -> Option<SlotName> {
+    let device = mount_of(system, path)?.device;
+    SlotName::BOTH
+        .into_iter()
+        .find(|slot| table.get(*slot).number == device)
+}
+
+#[cfg(test)]
+mod tests;

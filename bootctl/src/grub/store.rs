@@ -1,0 +1,460 @@
+//! The record of both slots in the environment block.
+
+use std::path::Path;
+
+use super::GrubSetting;
+use super::convention::{ANNOUNCED, Convention, Decoded, GrubConvention};
+use super::environment::Environment;
+use super::file::BlockFile;
+use super::find::mount_of;
+use super::layout::{NoPlace, Variable, lay_out};
+use crate::backend::{
+    Counting, NextBoot, PlannedChange, PreflightRequest, Problem, ProblemCode, Refusal,
+    RefusalCode, SlotState,
+};
+use crate::block::{BlockDevices, command_line};
+use crate::error::{Error, Result};
+use crate::facts::ImageFacts;
+use crate::lock::Lock;
+use crate::options::{SLOT_OPTION, TRIAL_OPTION};
+use crate::record::{Arming, Loaded, Record, RecordStore};
+use crate::slot::SlotName;
+use crate::system::System;
+use crate::table::{Booted, SlotTable};
+
+/// File systems that GRUB reads and cannot write, or that do not hold a file in blocks of their own.
+const NOT_WRITTEN: [&str; 13] = [
+    "btrfs", "bcachefs", "zfs", "overlay", "squashfs", "erofs", "iso9660", "udf", "tmpfs", "ramfs",
+    "nfs", "nfs4", "9p",
+];
+
+/// What RAUC's script does otherwise than slotd's.
+const RAUC_PROMISES: &str = "RAUC's script takes a slot's one try on every boot, of a proven slot, too: until slotd has \
+    given it back (mark-good), a power cycle passes to the other slot, and once both have none left the script gives \
+    both theirs back and starts its first menu entry. A trial gets one boot, and is not announced to the kernel and to \
+    userspace (slotd.trial, panic=)";
+
+/// GRUB's record: a file and what its variables mean.
+#[derive(Debug)]
+pub(crate) struct GrubStore {
+    system: System,
+    file: BlockFile,
+    convention: Convention,
+    booted: Booted,
+    /// Whether the slots hold `/usr`, not the root.
+    usr_slots: bool,
+}
+
+impl GrubStore {
+    pub(super) fn new(
+        system: &System,
+        table: &SlotTable,
+        file: BlockFile,
+        setting: &GrubSetting,
+    ) -> Self {
+        let variables = setting.variables.clone();
+        Self {
+            system: system.clone(),
+            file,
+            convention: Convention {
+                kind: setting.convention,
+                names: variables.unwrap_or_else(|| setting.convention.variables()),
+            },
+            booted: table.booted,
+            usr_slots: [&table.a, &table.b]
+                .iter()
+                .any(|slot| slot.label.starts_with("USR-")),
+        }
+    }
+
+    /// Whether the command line has this option, or one that begins like it.
+    fn announced(&self, option: &str) -> Result<bool> {
+        let words = command_line(&self.system)?;
+        Ok(words
+            .iter()
+            .any(|word| word == option || (option.ends_with('=') && word.starts_with(option))))
+    }
+
+    fn decode(&self, environment: &Environment, booted: Booted) -> Result<Decoded> {
+        let trial_boot = self.announced(TRIAL_OPTION)?;
+        let get = |name: &str| environment.get(name);
+        Ok(self.convention.decode(get, booted, trial_boot))
+    }
+
+    fn counting(&self, record: &Record, booted: Booted) -> Result<Counting> {
+        if self.convention.kind == GrubConvention::Rauc {
+            return Ok(Counting::EveryBoot);
+        }
+        let Some(slot) = booted.slot() else {
+            return Ok(Counting::Unknown);
+        };
+        // The script starts no trial without having taken a try off it.
+        if matches!(record.state(slot), SlotState::Trial { left: 1.., done: 0 }) {
+            return Ok(Counting::Inactive);
+        }
+        Ok(if self.announced(SLOT_OPTION)? {
+            Counting::Active
+        } else {
+            Counting::Unknown
+        })
+    }
+
+    fn problems(
+        &self,
+        environment: &Environment,
+        decoded: &Decoded,
+        missing: bool,
+    ) -> Vec<Problem> {
+        let place = self.file.shown().display();
+        let mut found = Vec::new();
+        let mut say = |code, message| found.push(Problem { code, message });
+        if !decoded.known {
+            let what = if missing {
+                "is missing or empty"
+            } else {
+                "holds no slot's state"
+            };
+            say(
+                ProblemCode::Unreadable,
+                format!(
+                    "{place} {what}: the running slot counts as proven, the other one as empty, until the next change \
+                     writes it"
+                ),
+            );
+        }
+        if environment.is_damaged() {
+            say(
+                ProblemCode::Unreadable,
+                format!(
+                    "{place} ends with a newline behind its padding, so that grub-editenv refuses every change of it as \
+                     too small; the next change repairs it"
+                ),
+            );
+        }
+        for odd in &decoded.odd {
+            say(ProblemCode::Unreadable, format!("{place}: {odd}"));
+        }
+        if self.convention.kind == GrubConvention::Rauc {
+            say(ProblemCode::PromiseNotKept, RAUC_PROMISES.to_owned());
+        }
+        for slot in &decoded.used_up {
+            say(
+                ProblemCode::PromiseNotKept,
+                format!(
+                    "slot {slot} is proven, but has no try left until the running slot is marked good"
+                ),
+            );
+        }
+        found
+    }
+
+    /// The blocks that have to be written one after the other, for what lies there.
+    fn blocks(
+        &self,
+        environment: &Environment,
+        raw: &[u8],
+        variables: &[Variable],
+    ) -> Result<Vec<Vec<u8>>> {
+        let reserve = self.convention.reserve();
+        lay_out(environment, raw, variables, reserve).map_err(|problem| match problem {
+            NoPlace::TooSmall { .. } => Error::Io {
+                action: "put slotd's variables into",
+                path: self.file.shown().to_owned(),
+                source: std::io::Error::new(std::io::ErrorKind::StorageFull, problem.to_string()),
+            },
+            NoPlace::Inconsistent(_) => Error::malformed(self.file.shown(), problem.to_string()),
+        })
+    }
+
+    /// The variables of a record, and those that the script announces a trial with: anew where one is armed, else as they
+    /// are.
+    fn variables(
+        &self,
+        environment: &Environment,
+        wanted: &Record,
+        arming: Option<Arming<'_>>,
+    ) -> Vec<Variable> {
+        let mut variables = self.convention.encode(wanted);
+        // RAUC's script passes nothing of slotd's on.
+        if self.convention.kind == GrubConvention::Slotd {
+            let armed = arming.map(|arming| {
+                [
+                    arming.options.machine_id.clone(),
+                    arming.options.trial_deadline_seconds.to_string(),
+                    arming.options.panic_seconds.to_string(),
+                ]
+                .map(String::into_bytes)
+            });
+            let values = match armed {
+                Some(values) => values.map(Some),
+                None => ANNOUNCED.map(|(name, _)| environment.get(name)),
+            };
+            let names = ANNOUNCED.map(|(name, _)| name.to_owned());
+            variables.extend(names.into_iter().zip(values));
+        }
+        variables
+    }
+
+    /// Whether every variable has its value, and the loader can change them.
+    fn holds(environment: &Environment, variables: &[Variable]) -> bool {
+        !environment.is_damaged()
+            && variables
+                .iter()
+                .all(|(name, value)| environment.get(name) == *value)
+    }
+
+    fn layout_refusals(&self) -> Vec<Refusal> {
+        let mut found = Vec::new();
+        let mut say = |code, message| found.push(Refusal { code, message });
+        let place = self.file.shown().display();
+        let mount = self
+            .file
+            .resolved()
+            .ok()
+            .and_then(|path| mount_of(&self.system, &path));
+        if let Some(mount) = mount {
+            if NOT_WRITTEN.contains(&&*mount.kind) {
+                say(
+                    RefusalCode::UnsupportedLayout,
+                    format!("{place} lies on {}, which GRUB cannot write to", mount.kind),
+                );
+            }
+            let stands = BlockDevices::read(&self.system)
+                .ok()
+                .and_then(|devices| devices.by_number(mount.device).cloned());
+            if let Some(device) = stands.filter(|device| {
+                ["dm-", "md", "bcache"]
+                    .iter()
+                    .any(|kind| device.name.starts_with(kind))
+            }) {
+                say(
+                    RefusalCode::UnsupportedLayout,
+                    format!(
+                        "{place} lies on {} (LVM, encryption or RAID), which GRUB cannot write to",
+                        device.name
+                    ),
+                );
+            }
+        }
+        if self.usr_slots {
+            say(
+                RefusalCode::UnsupportedLayout,
+                "the slots hold /usr; GRUB's script starts a slot as the root".to_owned(),
+            );
+        }
+        found
+    }
+
+    fn script_refusal(&self) -> Option<Refusal> {
+        if self.convention.kind == GrubConvention::Rauc || self.booted.slot().is_none() {
+            return None;
+        }
+        let announced = self.announced(SLOT_OPTION).unwrap_or(false);
+        (!announced).then(|| Refusal {
+            code: RefusalCode::LoaderDataMissing,
+            message: format!(
+                "this system was not started by slotd's script ({SLOT_OPTION} is missing on the command line), which \
+                 counts the boots of a trial; source it in grub.cfg and reboot"
+            ),
+        })
+    }
+}
+
+impl RecordStore for GrubStore {
+    fn name(&self) -> &'static str {
+        "grub"
+    }
+
+    fn location(&self) -> String {
+        let path = self.file.resolved();
+        let path = path.as_deref().unwrap_or(self.file.shown());
+        path.display().to_string()
+    }
+
+    fn lock(&self) -> Result<Lock> {
+        // Its directory: the file itself may have to be made.
+        Lock::of(&self.file.directory()?)
+    }
+
+    fn load(&self, booted: Booted) -> Result<Loaded> {
+        let content = self.file.read()?;
+        let decoded = self.decode(&content.environment, booted)?;
+        let counting = self.counting(&decoded.record, booted)?;
+        let mut problems = self.problems(&content.environment, &decoded, content.raw.is_none());
+        if counting == Counting::Inactive {
+            problems.push(Problem {
+                code: ProblemCode::CountingInactive,
+                message: "this trial boot took no try: it was not started by slotd's script"
+                    .to_owned(),
+            });
+        }
+        Ok(Loaded {
+            record: decoded.record,
+            counting,
+            problems,
+        })
+    }
+
+    fn commit(&self, _booted: Booted, wanted: &Record, arming: Option<Arming<'_>>) -> Result<()> {
+        let content = self.file.read()?;
+        let variables = self.variables(&content.environment, wanted, arming);
+        if Self::holds(&content.environment, &variables) {
+            return Ok(());
+        }
+        match content.raw {
+            Some(raw) => {
+                let blocks = self.blocks(&content.environment, &raw, &variables)?;
+                self.file.write(&raw, &blocks)
+            }
+            None => {
+                let fresh = content.environment;
+                let blocks = self.blocks(&fresh, fresh.bytes(), &variables)?;
+                let block = blocks.last().map_or(fresh.bytes(), Vec::as_slice);
+                self.file.create(block)
+            }
+        }
+    }
+
+    fn plan(
+        &self,
+        booted: Booted,
+        before: &Record,
+        wanted: &Record,
+        arming: Option<Arming<'_>>,
+    ) -> Result<Vec<PlannedChange>> {
+        let environment = self.file.read()?.environment;
+        let wished = self.variables(&environment, wanted, arming);
+        let mut held = self.variables(&environment, before, None);
+        // Where the plan begins, what is really there counts.
+        if self.decode(&environment, booted)?.record == *before {
+            for (name, value) in &mut held {
+                *value = environment.get(name);
+            }
+        }
+        let changes: Vec<String> = wished
+            .into_iter()
+            .zip(held)
+            .filter(|((_, new), (_, old))| new != old)
+            .map(|((name, new), _)| match new {
+                Some(value) => format!("{name}={}", String::from_utf8_lossy(&value)),
+                None => format!("no {name}"),
+            })
+            .collect();
+        Ok((!changes.is_empty())
+            .then(|| PlannedChange {
+                target: self.location(),
+                change: format!("set in place: {}", changes.join(", ")),
+                content: None,
+                why: format!(
+                    "slot {} first; A {}, B {}",
+                    wanted.first, wanted.a, wanted.b
+                ),
+            })
+            .into_iter()
+            .collect())
+    }
+
+    fn next(&self, record: &Record) -> NextBoot {
+        let order = [record.first, !record.first];
+        let found = order.into_iter().find_map(|slot| match record.state(slot) {
+            SlotState::Good => Some((slot, false)),
+            SlotState::Trial { left: 1.., .. } => Some((slot, true)),
+            _ => None,
+        });
+        match found {
+            Some((slot, trial)) => NextBoot::Slot { slot, trial },
+            None => NextBoot::Nothing,
+        }
+    }
+
+    fn start(&self, record: &Record) -> Record {
+        let mut record = *record;
+        let NextBoot::Slot { slot: next, .. } = self.next(&record) else {
+            return record;
+        };
+        for slot in SlotName::BOTH {
+            match record.state(slot) {
+                SlotState::Trial { left, done } if slot == next => {
+                    let (left, done) = (left.saturating_sub(1), done.saturating_add(1));
+                    record.set(slot, SlotState::Trial { left, done });
+                }
+                // Spent, and not what runs.
+                SlotState::Trial { left: 0, .. } => record.set(slot, SlotState::Bad),
+                _ => {}
+            }
+        }
+        record
+    }
+
+    fn refusals(&self, _request: &PreflightRequest) -> Vec<Refusal> {
+        let mut found = self.layout_refusals();
+        let content = match self.file.read() {
+            Ok(content) => content,
+            Err(error) => {
+                let code = match &error {
+                    Error::Malformed { .. } => RefusalCode::Unreadable,
+                    _ => RefusalCode::LoaderDataMissing,
+                };
+                found.push(Refusal {
+                    code,
+                    message: error.chain(),
+                });
+                return found;
+            }
+        };
+        // With the most variables that there are at once.
+        let widest = Record {
+            a: SlotState::Good,
+            b: SlotState::Trial { left: 1, done: 0 },
+            first: SlotName::B,
+        };
+        let mut widest = self.convention.encode(&widest);
+        if self.convention.kind == GrubConvention::Slotd {
+            let longest = |length| Some(b"0".repeat(length));
+            widest.extend(ANNOUNCED.map(|(name, length)| (name.to_owned(), longest(length))));
+        }
+        let raw = content
+            .raw
+            .as_deref()
+            .unwrap_or(content.environment.bytes());
+        if let Err(error) = self.blocks(&content.environment, raw, &widest) {
+            let code = match &error {
+                Error::Malformed { .. } => RefusalCode::Unreadable,
+                _ => RefusalCode::NoSpace,
+            };
+            found.push(Refusal {
+                code,
+                message: error.chain(),
+            });
+        }
+        if let Err(error) = self.file.test_write() {
+            found.push(match &error {
+                Error::Malformed { .. } => Refusal {
+                    code: RefusalCode::UnsupportedLayout,
+                    message: error.chain(),
+                },
+                _ => Refusal::not_writable("GRUB's environment block", &error),
+            });
+        }
+        found.extend(self.script_refusal());
+        found
+    }
+
+    fn max_tries(&self) -> u32 {
+        self.convention.kind.max_tries()
+    }
+
+    fn check_image(&self, facts: &ImageFacts) -> Result<()> {
+        if facts.kernel.is_some() {
+            return Ok(());
+        }
+        Err(Error::Image {
+            device: Path::new("the slot").to_owned(),
+            problem: "no kernel in /boot or /usr/lib/modules, where GRUB's script looks for it"
+                .to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
