@@ -11,10 +11,31 @@ mod store;
 mod table;
 mod tables;
 
+use crate::error::Result;
+use crate::markers::Markers;
+use crate::record::RecordBackend;
+use crate::system::System;
+use crate::table::SlotTable;
+
 pub(crate) use store::{Gptprio, carries_attributes};
+
+/// Opens the backend. Nothing is written.
+///
+/// # Errors
+/// [`crate::Error::NoLoader`] where the slots are not partitions of one disk.
+pub(crate) fn open(
+    system: &System,
+    table: &SlotTable,
+    markers: Markers,
+) -> Result<RecordBackend<Gptprio>> {
+    let store = Gptprio::open(system, table)?;
+    Ok(RecordBackend::new(store, markers, table.booted))
+}
 
 #[cfg(test)]
 mod crash_tests;
+#[cfg(test)]
+mod device_tests;
 #[cfg(test)]
 mod input_tests;
 #[cfg(test)]

@@ -5,8 +5,8 @@ use tempfile::TempDir;
 use super::machines::{Machine, image_tree, scratch};
 use crate::backend::Backend;
 use crate::fixture::FixtureNode;
-use crate::gptprio::Gptprio;
 use crate::gptprio::loader_model::{self, Image, Loader};
+use crate::gptprio::{self, Gptprio, carries_attributes};
 use crate::inspect::SlotView;
 use crate::markers::Markers;
 use crate::record::RecordBackend;
@@ -43,9 +43,8 @@ impl InAttributes {
 
 fn open(node: &FixtureNode) -> RecordBackend<Gptprio> {
     let table = SlotTable::discover(&node.system(), &SlotSettings::Auto, None).unwrap();
-    let store = Gptprio::open(&node.system(), &table).unwrap();
     let markers = Markers::at(&node.system(), "/var/lib/slotd/slots");
-    RecordBackend::new(store, markers, table.booted)
+    gptprio::open(&node.system(), &table, markers).unwrap()
 }
 
 impl Machine for InAttributes {
@@ -75,4 +74,33 @@ impl Machine for InAttributes {
     fn view(&self) -> SlotView {
         image_tree(&self.dir.path().join("image"))
     }
+}
+
+#[test]
+fn whether_a_disk_carries_attributes_is_known() {
+    let dir = scratch();
+    let node = FixtureNode::create(&dir.path().join("node")).unwrap();
+    let carries = || {
+        let table = SlotTable::discover(&node.system(), &SlotSettings::Auto, None).unwrap();
+        carries_attributes(&node.system(), &table).unwrap()
+    };
+    assert!(!carries());
+    for (attributes, expected) in [
+        // Tries alone, bits of the specification, Bottlerocket's 57: none that a loader goes by.
+        (0x00f0 << 48, false),
+        (1 << 57 | 1 << 60 | 4, false),
+        (1 << 48, true),
+        (1 << 56, true),
+    ] {
+        node.set_attributes("vda", 512, &[(3, attributes)]).unwrap();
+        assert_eq!(carries(), expected, "{attributes:#x}");
+        node.set_attributes("vda", 512, &[(3, 0), (2, attributes)])
+            .unwrap();
+        assert_eq!(carries(), expected, "{attributes:#x}");
+        node.set_attributes("vda", 512, &[(2, 0)]).unwrap();
+    }
+    // Of other partitions it says nothing.
+    node.set_attributes("vda", 512, &[(1, 0x01ff << 48)])
+        .unwrap();
+    assert!(!carries());
 }
