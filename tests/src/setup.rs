@@ -6,11 +6,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// A tool, where it may be, and the package that has it.
-const TOOLS: [(&str, &str); 17] = [
+const TOOLS: [(&str, &str); 19] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("mmdebstrap", "mmdebstrap"),
     ("mformat", "mtools"),
     ("sfdisk", "fdisk"),
+    ("sgdisk", "gdisk"),
+    ("cgpt", "cgpt"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
     ("zstd", "zstd"),

@@ -16,12 +16,15 @@ use crate::record::Record;
 use crate::slot::SlotName::{self, A, B};
 use crate::table::Booted;
 
+/// A sector and what was written to it.
+type Write = (u64, Vec<u8>);
+
 /// A disk in memory that remembers in which order it was written and flushed.
 pub(super) struct Recorded {
     sector: usize,
     bytes: Mutex<Vec<u8>>,
     /// Writes between two flushes.
-    log: Mutex<Vec<Vec<(u64, Vec<u8>)>>>,
+    log: Mutex<Vec<Vec<Write>>>,
 }
 
 impl Recorded {
@@ -78,7 +81,7 @@ fn put(disk: &mut [u8], sector: usize, lba: u64, bytes: &[u8]) {
 }
 
 /// Every state that the medium can be in while `log` is written, with the number of flushes before it.
-fn every_crash(start: &[u8], sector: usize, log: &[Vec<(u64, Vec<u8>)>]) -> Vec<(usize, Vec<u8>)> {
+fn every_crash(start: &[u8], sector: usize, log: &[Vec<Write>]) -> Vec<(usize, Vec<u8>)> {
     let mut states = Vec::new();
     let mut durable = start.to_vec();
     for (flushes, writes) in log.iter().enumerate() {

@@ -5,7 +5,9 @@
 
 mod attributes;
 mod disk;
+mod findings;
 mod mbr;
+mod record_store;
 mod states;
 mod store;
 mod table;
@@ -38,6 +40,8 @@ mod crash_tests;
 mod device_tests;
 #[cfg(test)]
 mod input_tests;
+#[cfg(test)]
+mod lie_tests;
 #[cfg(test)]
 pub(crate) mod loader_model;
 #[cfg(test)]

@@ -4,18 +4,13 @@ use uuid::Uuid;
 
 use super::attributes::Boot;
 use super::disk::{Disk, DiskNode};
-use super::states::{Bits, TRIES_GIVEN_MAX, bits};
+use super::states::{Bits, bits};
 use super::table::Entry;
 use super::tables::{Other, Tables};
-use crate::backend::{
-    Counting, NextBoot, PlannedChange, PreflightRequest, Problem, ProblemCode, Refusal,
-    RefusalCode, SlotState,
-};
 use crate::block::BlockDevices;
 use crate::error::{Error, Result};
-use crate::facts::ImageFacts;
 use crate::lock::Lock;
-use crate::record::{Arming, Loaded, Record, RecordStore};
+use crate::record::Record;
 use crate::slot::SlotName;
 use crate::system::System;
 use crate::table::{Booted, Partition, SlotTable};
@@ -23,9 +18,9 @@ use crate::table::{Booted, Partition, SlotTable};
 /// The attributes of two partitions of one disk. Holds no state of its own: every call reads the table anew.
 #[derive(Debug)]
 pub(crate) struct Gptprio {
-    node: DiskNode,
+    pub(super) node: DiskNode,
     /// The disk as the node names it.
-    shown: String,
+    pub(super) shown: String,
     slots: [SlotEntry; 2],
 }
 
@@ -52,9 +47,9 @@ impl From<&Partition> for SlotEntry {
 }
 
 /// A table with both slots found in it.
-struct Found {
-    tables: Tables,
-    bits: Bits,
+pub(super) struct Found {
+    pub(super) tables: Tables,
+    pub(super) bits: Bits,
 }
 
 /// Whether any of the slots' partitions carries a priority or is marked successful: whether a loader that goes by
@@ -123,13 +118,13 @@ impl Gptprio {
         Self::at(node, self.slots.clone())
     }
 
-    fn numbers(&self) -> [u32; 2] {
+    pub(super) fn numbers(&self) -> [u32; 2] {
         let [a, b] = &self.slots;
         [a.number, b.number]
     }
 
     /// Reads the table and both slots in it.
-    fn find(&self, disk: &impl Disk) -> Result<Found> {
+    pub(super) fn find(&self, disk: &impl Disk) -> Result<Found> {
         let tables = Tables::read(disk, &self.numbers())?;
         let entries = tables.entries();
         let [a, b] = &self.slots;
@@ -158,86 +153,13 @@ impl Gptprio {
         Ok(Found { tables, bits })
     }
 
-    /// Partitions of the slots' types that are neither and that the loader would start before a slot.
-    fn strangers(&self, found: &Found) -> Vec<Entry> {
-        let numbers = self.numbers();
-        let entries = found.tables.entries();
-        let types: Vec<Uuid> = entries
-            .iter()
-            .filter(|entry| numbers.contains(&entry.number))
-            .map(|entry| entry.type_uuid)
-            .collect();
-        let front = [found.bits.a, found.bits.b]
-            .into_iter()
-            .filter(|boot| boot.can_start())
-            .map(|boot| boot.priority)
-            .max()
-            .unwrap_or(0);
-        let lowest = numbers.into_iter().min().unwrap_or(0);
-        let before = |entry: &Entry| {
-            entry.boot.priority > front || entry.boot.priority == front && entry.number < lowest
-        };
-        entries
-            .into_iter()
-            .filter(|entry| {
-                !numbers.contains(&entry.number)
-                    && types.contains(&entry.type_uuid)
-                    && entry.boot.can_start()
-                    && before(entry)
-            })
-            .collect()
-    }
-
-    fn problems(&self, found: &Found, booted: Booted, counting: Counting) -> Vec<Problem> {
-        let tables = &found.tables;
-        let mut problems = Vec::new();
-        let mut say = |code, message| problems.push(Problem { code, message });
-        for oddity in &tables.oddities {
-            let code = match tables.other {
-                Other::Behind(_) => ProblemCode::Leftovers,
-                _ => ProblemCode::Unreadable,
-            };
-            say(code, format!("{}: {oddity}", self.shown));
-        }
-        for warning in &tables.warnings {
-            say(
-                ProblemCode::Unreadable,
-                format!("{}: {warning}", self.shown),
-            );
-        }
-        for obstacle in &tables.obstacles {
-            say(
-                ProblemCode::NotWritable,
-                format!("{}: {obstacle}", self.shown),
-            );
-        }
-        for slot in SlotName::BOTH {
-            let boot = found.bits.of(slot);
-            if boot.successful && boot.priority == 0 {
-                say(
-                    ProblemCode::Unreadable,
-                    format!(
-                        "slot {slot} is marked successful, but with priority 0 the loader never starts it"
-                    ),
-                );
-            }
-        }
-        for entry in self.strangers(found) {
-            say(ProblemCode::ForeignDefault, stranger(&entry));
-        }
-        if counting == Counting::Inactive
-            && let Some(slot) = booted.slot()
-        {
-            say(
-                ProblemCode::CountingInactive,
-                format!("slot {slot} runs on trial and the loader took no try off it"),
-            );
-        }
-        problems
-    }
-
     /// Brings the table from what it says to `wanted`: what to write, and which entries change.
-    fn steps(&self, found: &Found, booted: Booted, wanted: &Record) -> [(SlotName, Boot, Boot); 2] {
+    pub(super) fn steps(
+        &self,
+        found: &Found,
+        booted: Booted,
+        wanted: &Record,
+    ) -> [(SlotName, Boot, Boot); 2] {
         let now = found.bits;
         // Attributes that others wrote may mean the same in other numbers.
         let new = if now.record(booted).agrees_with(wanted) {
@@ -291,7 +213,7 @@ impl Gptprio {
         }
     }
 
-    fn number(&self, slot: SlotName) -> u32 {
+    pub(super) fn number(&self, slot: SlotName) -> u32 {
         let [a, b] = self.numbers();
         match slot {
             SlotName::A => a,
@@ -300,8 +222,8 @@ impl Gptprio {
     }
 
     /// Writes the backup header's sector as it is, and flushes.
-    fn test_write(&self) -> Result<()> {
-        let _lock = self.lock()?;
+    pub(super) fn test_write(&self) -> Result<()> {
+        let _lock = Lock::of(&self.node.path)?;
         let disk = self.node.open_for_writing()?;
         let found = self.find(&disk)?;
         let (Other::Same(other) | Other::Behind(other)) = &found.tables.other else {
@@ -320,165 +242,4 @@ fn is_entry_of(found: &Entry, slot: &SlotEntry, sector: u64) -> bool {
     found.first.checked_mul(sector) == Some(slot.start)
         && sectors.and_then(|n| n.checked_mul(sector)) == Some(slot.size)
         && slot.uuid.is_none_or(|uuid| uuid == found.uuid)
-}
-
-fn stranger(entry: &Entry) -> String {
-    format!(
-        "partition {} is of the slots' type, no slot, and the loader starts it first ({})",
-        entry.number, entry.boot
-    )
-}
-
-impl RecordStore for Gptprio {
-    fn name(&self) -> &'static str {
-        "gptprio"
-    }
-
-    fn location(&self) -> String {
-        self.shown.clone()
-    }
-
-    /// The lock of the whole disk, which udev and the partitioning tools take, too.
-    fn lock(&self) -> Result<Lock> {
-        Lock::of(&self.node.path)
-    }
-
-    fn load(&self, booted: Booted) -> Result<Loaded> {
-        let found = self.find(&self.node.open()?)?;
-        let record = found.bits.record(booted);
-        let counting = counting(&found.bits, &record, booted);
-        Ok(Loaded {
-            record,
-            counting,
-            problems: self.problems(&found, booted, counting),
-        })
-    }
-
-    fn commit(&self, booted: Booted, wanted: &Record, _arming: Option<Arming<'_>>) -> Result<()> {
-        self.write(&self.node.open_for_writing()?, booted, wanted)
-    }
-
-    fn plan(
-        &self,
-        booted: Booted,
-        before: &Record,
-        wanted: &Record,
-        _arming: Option<Arming<'_>>,
-    ) -> Result<Vec<PlannedChange>> {
-        let mut found = self.find(&self.node.open()?)?;
-        if !found.tables.obstacles.is_empty() {
-            found.tables.change(&[])?;
-        }
-        if !found.bits.record(booted).agrees_with(before) {
-            found.bits = bits(before, found.bits.lower);
-        }
-        let changes: Vec<String> = self
-            .steps(&found, booted, wanted)
-            .into_iter()
-            .filter(|(_, old, new)| old != new)
-            .map(|(slot, old, new)| {
-                format!(
-                    "partition {} (slot {slot}): {old} → {new}",
-                    self.number(slot)
-                )
-            })
-            .collect();
-        Ok((!changes.is_empty())
-            .then(|| PlannedChange {
-                target: self.shown.clone(),
-                change: format!("set attributes in both tables: {}", changes.join("; ")),
-                content: None,
-                why: "the loader goes by them".to_owned(),
-            })
-            .into_iter()
-            .collect())
-    }
-
-    fn next(&self, record: &Record) -> NextBoot {
-        let startable = |slot: &SlotName| {
-            matches!(
-                record.state(*slot),
-                SlotState::Good | SlotState::Trial { left: 1.., .. }
-            )
-        };
-        match [record.first, !record.first].into_iter().find(startable) {
-            Some(slot) => NextBoot::Slot {
-                slot,
-                trial: record.state(slot) != SlotState::Good,
-            },
-            None => NextBoot::Nothing,
-        }
-    }
-
-    fn start(&self, record: &Record) -> Record {
-        let mut started = *record;
-        if let NextBoot::Slot { slot, .. } = self.next(record)
-            && let SlotState::Trial { left, done } = record.state(slot)
-        {
-            let (left, done) = (left.saturating_sub(1), done.saturating_add(1));
-            started.set(slot, SlotState::Trial { left, done });
-        }
-        started
-    }
-
-    fn refusals(&self, _request: &PreflightRequest) -> Vec<Refusal> {
-        let found = match self.node.open().and_then(|disk| self.find(&disk)) {
-            Ok(found) => found,
-            Err(error) => {
-                return vec![Refusal {
-                    code: RefusalCode::Unreadable,
-                    message: error.chain(),
-                }];
-            }
-        };
-        let refuse = |code, message: &str| Refusal {
-            code,
-            message: format!("{}: {message}", self.shown),
-        };
-        let mut refusals: Vec<Refusal> = found
-            .tables
-            .obstacles
-            .iter()
-            .chain(&found.tables.warnings)
-            .map(|obstacle| refuse(RefusalCode::Unreadable, obstacle))
-            .collect();
-        refusals.extend(
-            self.strangers(&found)
-                .iter()
-                .map(|entry| refuse(RefusalCode::ForeignEntryFirst, &stranger(entry))),
-        );
-        if refusals.is_empty()
-            && let Err(error) = self.test_write()
-        {
-            refusals.push(Refusal::not_writable("the partition table", &error));
-        }
-        refusals
-    }
-
-    fn max_tries(&self) -> u32 {
-        u32::from(TRIES_GIVEN_MAX)
-    }
-
-    /// The loader reads the kernel in the slot.
-    fn check_image(&self, facts: &ImageFacts) -> Result<()> {
-        match facts.kernel {
-            Some(_) => Ok(()),
-            None => Err(Error::Image {
-                device: "the image".into(),
-                problem: "no kernel at /usr/lib/modules/*/vmlinuz or /boot/vmlinuz-*".to_owned(),
-            }),
-        }
-    }
-}
-
-/// Whether the loader was seen taking a try.
-fn counting(bits: &Bits, record: &Record, booted: Booted) -> Counting {
-    let Some(slot) = booted.slot() else {
-        return Counting::Unknown;
-    };
-    match (record.state(slot), bits.given(slot)) {
-        (SlotState::Trial { left, .. }, Some(given)) if left < u32::from(given) => Counting::Active,
-        (SlotState::Trial { .. }, Some(_)) => Counting::Inactive,
-        _ => Counting::Unknown,
-    }
 }

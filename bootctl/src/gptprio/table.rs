@@ -209,11 +209,6 @@ impl TableCopy {
             && fields(&self.header) == fields(&other.header)
     }
 
-    /// Sectors of this copy, as first and last, header and array.
-    pub(super) fn extents(&self) -> [(u64, u64); 2] {
-        [(self.lba, self.lba), array_extent(&self.geometry)]
-    }
-
     fn raw_entries(&self) -> impl Iterator<Item = (u32, &[u8])> {
         (1_u32..).zip(self.described().chunks_exact(self.geometry.entry_size))
     }
