@@ -7,7 +7,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 use slotd_bootctl::SlotName;
-use slotd_bootctl::fixture::FixtureNode;
+use slotd_bootctl::fixture::{FixtureNode, FixtureTable, usual_partitions};
 
 use self::common::Machine;
 
@@ -61,6 +61,77 @@ fn the_status_table_explains_what_it_found_and_from_what() {
     machine.ok(&["activate", "B"]);
     machine.node.power_cycle().unwrap();
     insta::assert_snapshot!("status_table_on_trial", machine.ok(&["status"]));
+}
+
+#[test]
+fn verbose_status_says_of_every_candidate_why_it_was_taken_or_not() {
+    let machine = Machine::staged();
+    let mut partitions = usual_partitions("root-a", "root-b", 0xc000);
+    partitions[3].label = "ROOT-A".to_owned();
+    machine
+        .node
+        .add_disk("sda", 8, 0, 4096, &partitions)
+        .unwrap();
+    // A disk whose table cannot be read.
+    machine
+        .node
+        .add_disk("sdb", 8, 16, 512, &partitions)
+        .unwrap();
+    fs::write(machine.dir.path().join("dev/sdb"), vec![0; 64 << 20]).unwrap();
+    let dos = FixtureTable::Dos(0x0bad_cafe);
+    machine
+        .node
+        .add_disk_with(dos, "mmcblk0", (179, 0), 512, &partitions)
+        .unwrap();
+    insta::assert_snapshot!("status_verbose", machine.ok(&["status", "-v"]));
+    let document = machine.ok(&["status", "--verbose", "--output", "json"]);
+    let mut document: serde_json::Value = serde_json::from_str(&document).unwrap();
+    let survey = document.as_object_mut().unwrap().remove("survey").unwrap();
+    let plain = machine.ok(&["status", "--output", "json"]);
+    let plain: serde_json::Value = serde_json::from_str(&plain).unwrap();
+    assert_eq!(document, plain);
+    let survey = serde_json::to_string_pretty(&survey).unwrap();
+    insta::assert_snapshot!("status_verbose_survey", survey);
+    let named = [
+        "-v",
+        "--slot-a",
+        "PARTLABEL=root-a",
+        "--slot-b",
+        "/dev/vda3",
+    ];
+    let text = machine.ok(&named);
+    for reason in [
+        "taken: it is PARTLABEL=root-a",
+        "taken: it is /dev/vda3",
+        "not taken: matches PARTLABEL=root-a, but is not on a disk of the running root",
+        "not taken: the configuration does not name it",
+    ] {
+        assert!(text.contains(reason), "{reason}: {text}");
+    }
+}
+
+#[test]
+fn verbose_status_shows_the_candidates_where_none_was_taken() {
+    let machine = Machine::new();
+    let partitions = usual_partitions("root-a", "root-b", 0xc000);
+    machine
+        .node
+        .add_disk("sda", 8, 0, 512, &partitions)
+        .unwrap();
+    machine.node.set_command_line("quiet").unwrap();
+    machine
+        .node
+        .set_mounts("1 1 0:2 / / rw - tmpfs tmpfs rw\n")
+        .unwrap();
+    let error = machine.fails(&["status"], 3);
+    assert_eq!(error.lines().count(), 1, "{error}");
+    let text = machine.fails(&["status", "-v"], 3);
+    assert!(text.ends_with(&error), "{text}");
+    for word in ["Disk sda", "vda3", "not the only one that could be meant"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let json = machine.fails(&["status", "-v", "--output", "json"], 3);
+    assert!(serde_json::from_str::<serde_json::Value>(&json).is_ok());
 }
 
 #[test]

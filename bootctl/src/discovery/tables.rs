@@ -48,6 +48,7 @@ pub(crate) fn read(system: &System, devices: &BlockDevices, disk: &str) -> Resul
     };
     let node = system.dev(disk);
     let mut file = File::open(&node).map_err(Error::io("open", &node))?;
+    let node = system.absolute(&node);
     // As the kernel does it: a DOS table counts unless it protects a GUID table.
     if let Some(table) = dos::read(&mut file, whole.size, whole.logical_block, &node)? {
         return of_dos(system, devices, disk, &table);
