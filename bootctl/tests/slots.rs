@@ -268,6 +268,9 @@ fn the_booted_slot_is_seen_through_device_mapper() {
 #[test]
 fn the_booted_slot_is_seen_under_an_overlay() {
     let machine = Machine::new();
+    for layer in ["sysroot/lower/x/usr", "sysroot/rw/upper"] {
+        fs::create_dir_all(machine.dir.path().join(layer)).unwrap();
+    }
     machine.silence();
     machine
         .node

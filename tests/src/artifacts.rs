@@ -241,6 +241,13 @@ pub(crate) fn build_programs() -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// Builds the slot tool alone, as it is released.
+pub(crate) fn build_slot_tool() -> Result<PathBuf> {
+    eprintln!("lab: building slotd-bootctl (release)");
+    let folder = build_release(&["--package", "slotd-bootctl"])?;
+    Ok(folder.join("slotd-bootctl"))
+}
+
 /// Builds a program of the lab's own, optimised as slotd's are.
 pub(crate) fn build_own(name: &str) -> Result<PathBuf> {
     eprintln!("lab: building {name} (release)");

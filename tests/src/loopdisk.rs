@@ -89,10 +89,15 @@ impl LoopDisk {
             .status()
             .context("starting sfdisk")?;
         ensure!(status.success(), "sfdisk failed ({status}) on\n{script}");
+        self.show_partitions()
+    }
+
+    /// Tells the kernel of the partitions in the table that is there already.
+    pub fn show_partitions(&mut self) -> Result<()> {
         // `losetup --partscan` finds nothing where the kernel has no GPT parser; partx brings its own.
-        process::run("partx", |command| command.arg("--add").arg(&self.device))?;
+        // Where it fails halfway some are there.
         self.partitions = true;
-        Ok(())
+        process::run("partx", |command| command.arg("--add").arg(&self.device))
     }
 
     /// The whole device.

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 /// A tool, where it may be, and the package that has it.
-const TOOLS: [(&str, &str); 19] = [
+const TOOLS: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("mmdebstrap", "mmdebstrap"),
     ("mformat", "mtools"),
@@ -15,6 +15,7 @@ const TOOLS: [(&str, &str); 19] = [
     ("cgpt", "cgpt"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
+    ("mkfs.btrfs", "btrfs-progs"),
     ("zstd", "zstd"),
     ("curl", "curl"),
     ("tar", "tar"),
@@ -29,7 +30,7 @@ const TOOLS: [(&str, &str); 19] = [
 ];
 
 /// Files that no tool stands for.
-const FILES: [(&str, &str); 3] = [
+const FILES: &[(&str, &str)] = &[
     ("/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"),
     ("/usr/lib/grub/x86_64-efi/normal.mod", "grub-efi-amd64-bin"),
     ("/usr/lib/grub/i386-pc/normal.mod", "grub-pc-bin"),

@@ -95,6 +95,16 @@ impl Node {
         Ok(name.and_then(|name| self.devices.by_name(&name.replace('/', "!"))))
     }
 
+    /// Whether a path is there.
+    pub(super) fn shows(&self, path: &Path) -> bool {
+        self.system.path(path).exists()
+    }
+
+    /// Whether a path is a directory that is not empty.
+    pub(super) fn holds_files(&self, path: &Path) -> bool {
+        fs::read_dir(self.system.path(path)).is_ok_and(|mut entries| entries.next().is_some())
+    }
+
     /// The block devices that a device is made of: a partition's disk, what device-mapper and MD stand on, the device behind a
     /// loop device. Not the disk that holds a loop device's file: that is not overwritten through it.
     pub(super) fn below(&self, device: &BlockDevice) -> Result<BTreeSet<DeviceNumber>> {

@@ -56,12 +56,15 @@ impl<'a> Walk<'a> {
     fn mount(&mut self, mount: &Mount) -> Result<()> {
         if mount.kind == "overlay" {
             self.above.push(mount.device);
-            let mut layers: Vec<&str> = Vec::new();
             for key in ["lowerdir", "lowerdir+", "datadir+", "upperdir"] {
-                layers.extend(mount.option_values(key).flat_map(|value| value.split(':')));
-            }
-            for layer in layers.into_iter().filter(|layer| !layer.is_empty()) {
-                self.file(Path::new(layer))?;
+                let layers = mount.option_values(key).flat_map(|value| value.split(':'));
+                for layer in layers.filter(|layer| !layer.is_empty()) {
+                    let layer = Path::new(layer);
+                    // What is left of a mount point once its mount is gone is an empty directory; an upper layer may be one.
+                    let seen = self.node.shows(layer)
+                        && (key == "upperdir" || self.node.holds_files(layer));
+                    self.file(layer, seen)?;
+                }
             }
             self.above.pop();
             return Ok(());
@@ -89,10 +92,11 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The file system that a layer or a loop device's file lies on.
-    fn file(&mut self, file: &Path) -> Result<()> {
+    /// The file system that a layer or a loop device's file lies on. A path that shows nothing was named in another mount
+    /// namespace, or its mount was left behind: what is mounted above it now says nothing.
+    fn file(&mut self, file: &Path, seen: bool) -> Result<()> {
         match self.node.mounts.of(file) {
-            Some(mount) if !self.above.contains(&mount.device) => self.mount(mount),
+            Some(mount) if seen && !self.above.contains(&mount.device) => self.mount(mount),
             _ => {
                 self.root.unresolved.push(file.display().to_string());
                 Ok(())
@@ -114,7 +118,7 @@ impl<'a> Walk<'a> {
         if let Some(file) = &device.backing_file
             && self.node.resolve(file)?.is_none()
         {
-            self.file(file)?;
+            self.file(file, self.node.shows(file))?;
         }
         self.above.pop();
         Ok(())

@@ -49,8 +49,30 @@ impl Machine {
         self.node.set_command_line(line).unwrap();
     }
 
+    /// The mount table; layers of overlays in `/run` are there, with a file in them.
     fn mounts(&self, table: &str) {
         self.node.set_mounts(table).unwrap();
+        let layers = table
+            .split([',', ' ', '\n'])
+            .filter_map(|option| option.split_once('='))
+            .flat_map(|(_, layers)| layers.split(':'))
+            .filter(|layer| layer.starts_with("/run/"));
+        for layer in layers {
+            self.file(&format!("{layer}/file"));
+        }
+    }
+
+    /// A file of the running system.
+    fn file(&self, path: &str) {
+        let path = self.dir.path().join(path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "").unwrap();
+    }
+
+    /// A loop device and its file.
+    fn add_loop(&self, file: &str) {
+        self.node.add_loop(0, file).unwrap();
+        self.file(file);
     }
 
     /// A link as udev makes it below `/dev/disk`.

@@ -97,7 +97,7 @@ const KINDS: [(&str, Build); 17] = [
         machine.options("root=/dev/loop0");
     }),
     ("a loop file on the slot's ext4", |machine, name, number| {
-        machine.node.add_loop(0, "/run/slot/root.squashfs").unwrap();
+        machine.add_loop("/run/slot/root.squashfs");
         machine.mounts(&format!(
             "20 22 {number} / /run/slot ro - ext4 /dev/{name} ro\n\
              22 1 7:0 / / ro - squashfs /dev/loop0 ro\n"
@@ -107,7 +107,7 @@ const KINDS: [(&str, Build); 17] = [
     (
         "overlayfs on a loop file on the slot's btrfs",
         |machine, name, _| {
-            machine.node.add_loop(0, "/run/slot/root.erofs").unwrap();
+            machine.add_loop("/run/slot/root.erofs");
             machine.mounts(&format!(
                 "20 22 0:33 / /run/slot ro - btrfs /dev/{name} ro\n\
              21 22 7:0 / /run/lower ro - erofs /dev/loop0 ro\n\
@@ -127,6 +127,7 @@ const KINDS: [(&str, Build); 17] = [
                 .node
                 .set_backing_file("loop9", "/run/slot/disk.img")
                 .unwrap();
+            machine.file("/run/slot/disk.img");
             machine.mounts(&format!(
                 "20 22 {number} / /run/slot ro - ext4 /dev/{name} ro\n\
              22 1 7:92 / / ro - ext4 /dev/loop9p2 ro\n"
@@ -294,7 +295,7 @@ fn a_system_that_runs_from_neither_slot_may_write_both() {
                 .node
                 .add_disk_with(table, "sda", (8, 0), 512, &partitions)
                 .unwrap();
-            machine.node.add_loop(0, "/run/live/root.squashfs").unwrap();
+            machine.add_loop("/run/live/root.squashfs");
             machine.mounts(
                 "20 22 8:1 / /run/live ro - vfat /dev/sda1 ro\n\
                  21 22 7:0 / /run/lower ro - squashfs /dev/loop0 ro\n\
@@ -333,16 +334,39 @@ fn a_system_that_runs_from_neither_slot_may_write_both() {
 }
 
 #[test]
-fn a_root_whose_file_is_deleted_is_still_followed() {
+fn what_hides_the_place_of_a_layer_is_not_taken_for_it() {
+    // The layers were mounted below the initrd's /run; the tmpfs that is there now has the same names in it, or not.
+    let table = "21 22 0:30 / /run rw - tmpfs tmpfs rw\n\
+                 22 1 0:31 / / rw - overlay overlay rw,lowerdir=/run/lower,upperdir=/run/rw/u\n";
+    for left in [&[][..], &["run/lower"], &["run/lower", "run/rw/u"]] {
+        let machine = Machine::new();
+        machine.silence();
+        machine.node.set_mounts(table).unwrap();
+        for place in left {
+            fs::create_dir_all(machine.dir.path().join(place)).unwrap();
+        }
+        let case = format!("{left:?} left behind");
+        assert_refused(
+            &case,
+            machine.auto(),
+            ErrorKind::Unsafe,
+            &["not found: /run/lower"],
+        );
+    }
+    // A loop device's file that was named in another place.
     let machine = Machine::new();
     machine.silence();
+    machine.node.add_loop(0, "/somewhere/disk.img").unwrap();
+    machine.mounts("22 1 254:2 / / rw - ext4 /dev/vda2 rw\n");
+    machine.options("root=/dev/loop0");
+    assert_booted("another's loop", machine.auto(), SlotName::A);
+    let said = machine.auto().unwrap().evidence.0;
+    assert_eq!(said.last().unwrap().says, None);
+    // The same with a file that was deleted since.
     machine
         .node
-        .add_loop(0, "/run/slot/root.img (deleted)")
+        .set_backing_file("loop0", "/disk.img (deleted)")
         .unwrap();
-    machine.mounts(
-        "20 22 254:3 / /run/slot ro - ext4 /dev/vda3 ro\n22 1 7:0 / / ro - squashfs /dev/loop0 ro\n",
-    );
-    assert_booted("deleted", machine.auto(), SlotName::B);
-    assert!(!fs::exists(machine.dir.path().join("run/slot")).unwrap());
+    let said = machine.auto().unwrap().evidence.0;
+    assert_eq!(said.last().unwrap().says, None);
 }

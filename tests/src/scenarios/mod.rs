@@ -10,6 +10,7 @@ mod catalogs;
 mod control_plane;
 mod controller_access;
 mod deaf;
+mod discovery;
 mod health;
 mod loops;
 mod power_cuts;
@@ -30,6 +31,7 @@ use crate::runner::{Set, Test, Tier};
 pub fn all() -> Vec<Test> {
     let mut tests = Vec::new();
     tests.extend(loops::tests());
+    tests.extend(discovery::tests());
     tests.extend(writer::tests());
     tests.extend(control_plane::tests());
     tests.extend(api::tests());

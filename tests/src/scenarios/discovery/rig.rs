@@ -1,0 +1,369 @@
+//! A loop disk with two slots that hold the same root file system, and the slot tool run with one of them as its root.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use crate::lab::Lab;
+use crate::loopdisk::{LoopDisk, Sector};
+use crate::{artifacts, process};
+
+const DISK_SIZE: u64 = 512 << 20;
+const LOADER_VENDOR: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
+
+/// The kind of a disk's partition table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// GUID table, slots 2 and 3, which have a known label pair.
+    Gpt,
+    /// DOS table, slots 2 and 3.
+    Dos,
+    /// DOS table, slots 5 and 6, which are logical partitions.
+    Logical,
+}
+
+impl Kind {
+    fn script(self) -> &'static str {
+        match self {
+            Self::Gpt => {
+                "label: gpt\nsize=8MiB, name=ESP\nsize=192MiB, name=root-a\nsize=192MiB, name=root-b\n"
+            }
+            Self::Dos => {
+                "label: dos\nlabel-id: 0x0badcafe\nsize=8MiB, type=c\nsize=192MiB, type=83\nsize=192MiB, type=83\n"
+            }
+            Self::Logical => {
+                "label: dos\nlabel-id: 0x0badcafe\n1 : size=8MiB, type=c\n2 : size=480MiB, type=f\n\
+                 5 : size=192MiB, type=83\n6 : size=192MiB, type=83\n"
+            }
+        }
+    }
+
+    fn slots(self) -> [u32; 2] {
+        match self {
+            Self::Gpt | Self::Dos => [2, 3],
+            Self::Logical => [5, 6],
+        }
+    }
+}
+
+/// What is looked at: how the root is mounted, and what the loader and the command line say.
+#[derive(Debug, Clone)]
+pub(super) struct Look {
+    mount: String,
+    slots: Option<[String; 2]>,
+    options: String,
+    selected: Option<String>,
+}
+
+impl Look {
+    /// `mount` is shell that puts the root at `$ROOT`; `$WORK` is an empty folder, `$TREE` the root's files.
+    pub(super) fn new(mount: impl Into<String>) -> Self {
+        Self {
+            mount: mount.into(),
+            slots: None,
+            options: "quiet".to_owned(),
+            selected: None,
+        }
+    }
+
+    /// With slots as configured.
+    pub(super) fn slots(mut self, slots: &Option<[String; 2]>) -> Self {
+        self.slots.clone_from(slots);
+        self
+    }
+
+    /// With these options of the kernel.
+    pub(super) fn options(mut self, options: impl Into<String>) -> Self {
+        self.options = options.into();
+        self
+    }
+
+    /// With an entry that systemd-boot says it has started.
+    pub(super) fn selected(mut self, entry: impl Into<String>) -> Self {
+        self.selected = Some(entry.into());
+        self
+    }
+}
+
+/// What was found, as far as it counts here.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Kernel names of A and B.
+    pub(super) slots: [String; 2],
+    /// The slot that runs.
+    pub(super) booted: Option<String>,
+    evidence: Value,
+}
+
+impl Found {
+    /// Whether a witness named that slot.
+    pub(super) fn says(&self, source: &str, slot: &str) -> bool {
+        let witnesses = self.evidence.as_array().into_iter().flatten();
+        witnesses
+            .filter(|witness| witness["source"] == source)
+            .any(|witness| witness["says"] == slot)
+    }
+}
+
+/// The disk, and the names of its slots by `partx` and sysfs, A first.
+pub(super) struct Rig {
+    pub(super) kind: Kind,
+    /// Device nodes.
+    pub(super) device: [String; 2],
+    /// Device numbers.
+    pub(super) number: [String; 2],
+    /// Ids in the partition table.
+    pub(super) part_uuid: [String; 2],
+    folder: PathBuf,
+    disk: LoopDisk,
+}
+
+impl Rig {
+    /// With ext4, in which a smaller image of the same root lies.
+    pub(super) fn with_ext4(lab: &Lab, kind: Kind, sector: Sector) -> Result<Self> {
+        let folder = lab.folder().join(format!("{kind:?}-{}", sector.bytes()));
+        let tree = tree(&folder)?;
+        let make = |image: &Path, size: &str| {
+            process::run("mke2fs", |command| {
+                command
+                    .args([
+                        "-q",
+                        "-t",
+                        "ext4",
+                        "-b",
+                        "4096",
+                        "-U",
+                        "7c01f2a8-6f0e-4c3f-b0a6-55d7e6d3a111",
+                        "-d",
+                    ])
+                    .args([&tree, image])
+                    .arg(size)
+            })
+        };
+        let (inner, image) = (folder.join("inner.img"), folder.join("slot.img"));
+        make(&inner, "48M")?;
+        fs::rename(&inner, tree.join("inner.img")).context("moving the inner image")?;
+        make(&image, "192M")?;
+        Self::new(folder, kind, sector, &image)
+    }
+
+    /// With btrfs.
+    pub(super) fn with_btrfs(lab: &Lab) -> Result<Self> {
+        let folder = lab.folder().join("btrfs");
+        let tree = tree(&folder)?;
+        let image = folder.join("slot.img");
+        fs::File::create(&image)
+            .and_then(|file| file.set_len(192 << 20))
+            .context("making an image")?;
+        process::run("mkfs.btrfs", |command| {
+            command.args(["-q", "--rootdir"]).args([&tree, &image])
+        })?;
+        Self::new(folder, Kind::Gpt, Sector::B512, &image)
+    }
+
+    fn new(folder: PathBuf, kind: Kind, sector: Sector, image: &Path) -> Result<Self> {
+        let mut disk = LoopDisk::attach(&folder.join("disk"), DISK_SIZE, sector)?;
+        disk.partition(kind.script())?;
+        for index in kind.slots() {
+            process::run("dd", |command| {
+                let to = disk.partition_device(index);
+                command
+                    .arg(format!("if={}", image.display()))
+                    .arg(format!("of={}", to.display()))
+                    .args(["bs=1M", "conv=fsync,sparse", "status=none"])
+            })?;
+        }
+        Self::of(folder, kind, disk)
+    }
+
+    fn of(folder: PathBuf, kind: Kind, disk: LoopDisk) -> Result<Self> {
+        let mut devices = Vec::new();
+        for index in kind.slots() {
+            let device = disk.partition_device(index);
+            let name = device.file_name().context("a name")?;
+            let number = Path::new("/sys/class/block").join(name).join("dev");
+            let number = fs::read_to_string(&number)
+                .with_context(|| format!("reading {}", number.display()))?;
+            let id = process::output("partx", |command| {
+                command
+                    .args(["--raw", "--noheadings", "--output", "UUID", "--nr"])
+                    .arg(index.to_string())
+                    .arg(disk.device())
+            })?;
+            devices.push((
+                device.display().to_string(),
+                number.trim().to_owned(),
+                id.trim().to_owned(),
+            ));
+        }
+        let [a, b] = <[_; 2]>::try_from(devices).ok().context("two slots")?;
+        Ok(Self {
+            kind,
+            device: [a.0, b.0],
+            number: [a.1, b.1],
+            part_uuid: [a.2, b.2],
+            folder,
+            disk,
+        })
+    }
+
+    /// Another disk with the same bytes.
+    pub(super) fn twin(&self) -> Result<Self> {
+        let file = self.folder.join("twin");
+        process::run("cp", |command| {
+            command
+                .arg("--sparse=always")
+                .arg(self.disk.file())
+                .arg(&file)
+        })?;
+        let sector = match self.sector()?.as_str() {
+            "512" => Sector::B512,
+            _ => Sector::B4096,
+        };
+        let mut disk = LoopDisk::attach(&file, DISK_SIZE, sector)?;
+        disk.show_partitions()?;
+        Self::of(self.folder.clone(), self.kind, disk)
+    }
+
+    fn sector(&self) -> Result<String> {
+        let size = process::output("blockdev", |command| {
+            command.arg("--getss").arg(self.disk.device())
+        })?;
+        Ok(size.trim().to_owned())
+    }
+
+    /// Kernel names of the slots.
+    pub(super) fn names(&self) -> [String; 2] {
+        self.device
+            .clone()
+            .map(|device| device.replace("/dev/", ""))
+    }
+
+    /// The ways to name the slots that this disk allows; `None` stands for the known labels.
+    pub(super) fn settings(&self) -> Vec<Option<[String; 2]>> {
+        let mut settings = self.settings_by_name();
+        settings.push(Some(self.device.clone()));
+        settings
+    }
+
+    /// Those that do not name a device.
+    pub(super) fn settings_by_name(&self) -> Vec<Option<[String; 2]>> {
+        let ids = self.part_uuid.clone().map(|id| format!("PARTUUID={id}"));
+        match self.kind {
+            Kind::Gpt => {
+                let labels = ["root-a", "root-b"].map(|label| format!("PARTLABEL={label}"));
+                vec![None, Some(labels), Some(ids)]
+            }
+            Kind::Dos | Kind::Logical => vec![Some(ids)],
+        }
+    }
+
+    /// That the tool finds this disk's slots, and the one that runs.
+    pub(super) fn finds(&self, look: &Look, booted: &str) -> Result<Found> {
+        let found = self.look(look)?;
+        ensure!(
+            found.booted.as_deref() == Some(booted) && found.slots == self.names(),
+            "{look:?} shows {found:?} instead of {:?}, {booted} booted",
+            self.names()
+        );
+        Ok(found)
+    }
+
+    /// That the tool refuses with an exit code and words.
+    pub(super) fn refuses(&self, look: &Look, code: i32, words: &[&str]) -> Result<()> {
+        let output = self.run(look)?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.code() == Some(code) && words.iter().all(|word| text.contains(word)),
+            "{look:?} is not refused with {words:?}: {output:?}"
+        );
+        Ok(())
+    }
+
+    /// What the tool finds.
+    pub(super) fn look(&self, look: &Look) -> Result<Found> {
+        let output = self.run(look)?;
+        // Without a boot loader the slots are shown all the same.
+        let Ok(document) = serde_json::from_slice::<Value>(&output.stdout) else {
+            bail!("{look:?} shows no document: {output:?}");
+        };
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let device = |at: usize| {
+            let device = text(&document["slots"][at]["device"]).unwrap_or_default();
+            device.replace("/dev/", "")
+        };
+        Ok(Found {
+            slots: [device(0), device(1)],
+            booted: text(&document["booted"]),
+            evidence: document["evidence"].clone(),
+        })
+    }
+
+    fn run(&self, look: &Look) -> Result<Output> {
+        let work = tempfile::tempdir_in(&self.folder).context("making a folder")?;
+        let root = work.path().join("root");
+        fs::create_dir(&root).context("making a folder")?;
+        let write = |name: &str, bytes: &[u8]| {
+            let path = work.path().join(name);
+            fs::write(&path, bytes).with_context(|| format!("writing {}", path.display()))
+        };
+        write("cmdline", look.options.as_bytes())?;
+        let mut script = format!(
+            "{}\nmount --rbind /sys $ROOT/sys\nmount --rbind /dev $ROOT/dev\nmount -t proc proc $ROOT/proc\n\
+             mount --bind $WORK/cmdline $ROOT/proc/cmdline\nmount -t tmpfs tmpfs $ROOT/sys/firmware\n\
+             mkdir -p $ROOT/sys/firmware/efi/efivars\n",
+            look.mount
+        );
+        if let Some(entry) = &look.selected {
+            let mut variable = vec![6, 0, 0, 0];
+            variable.extend(entry.encode_utf16().chain([0]).flat_map(u16::to_le_bytes));
+            let name = format!("LoaderEntrySelected-{LOADER_VENDOR}");
+            write(&name, &variable)?;
+            script.push_str(&format!("cp $WORK/{name} $ROOT/sys/firmware/efi/efivars\n"));
+        }
+        script.push_str("chroot $ROOT /slotd-bootctl status --output json \"$@\"\n");
+        let mut command = Command::new("unshare");
+        command
+            .args([
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-ec",
+                &script,
+                "sh",
+            ])
+            .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
+            .env("ROOT", &root)
+            .env("WORK", work.path())
+            .env("TREE", self.folder.join("tree"));
+        if let Some([a, b]) = &look.slots {
+            command.args(["--slot-a", a, "--slot-b", b]);
+        }
+        command.output().context("starting unshare")
+    }
+}
+
+/// The files of a root that has nothing but the slot tool.
+fn tree(folder: &Path) -> Result<PathBuf> {
+    let tree = folder.join("tree");
+    for name in ["proc", "sys", "dev", "run"] {
+        fs::create_dir_all(tree.join(name)).context("making a folder")?;
+    }
+    let program = artifacts::build_slot_tool()?;
+    let libraries = process::output("ldd", |command| command.arg(&program))?;
+    let libraries = libraries
+        .split_whitespace()
+        .filter(|word| word.starts_with('/'))
+        .map(|path| (PathBuf::from(path), tree.join(path.trim_start_matches('/'))));
+    for (from, to) in libraries.chain([(program.clone(), tree.join("slotd-bootctl"))]) {
+        let parent = to.parent().context("a folder")?;
+        fs::create_dir_all(parent)
+            .and_then(|()| fs::copy(&from, &to))
+            .with_context(|| format!("copying {}", from.display()))?;
+    }
+    Ok(tree)
+}
