@@ -7,8 +7,8 @@ use crate::backend::{PreflightRequest, Refusal, RefusalCode};
 use crate::error::{Error, Result};
 use crate::slot::SlotName;
 
-/// Bytes of the variable of the write test: more than a transition writes in all.
-const TEST_SIZE: usize = 2 * 4096;
+/// Least bytes of the variable of the write test; some firmware takes no more than a few KiB at once.
+const TEST_SIZE: usize = 1024;
 /// Room for the marker and directories besides the boot files, in bytes.
 const SLACK: u64 = 256 * 1024;
 
@@ -62,11 +62,23 @@ fn variable_store(store: &EfiStore) -> Vec<Refusal> {
             let message = Error::NoLoader { problem }.chain();
             vec![refusal(RefusalCode::LoaderDataMissing, message)]
         }
-        None => match store.variables.test_write(TEST_SIZE) {
+        None => match store.variables.test_write(test_size(store)) {
             Ok(()) => Vec::new(),
             Err(error) => vec![Refusal::not_writable("the variable store", &error)],
         },
     }
+}
+
+/// As much as the two options of a transition, by those that are there.
+fn test_size(store: &EfiStore) -> usize {
+    let variables = store.read().unwrap_or_default();
+    let own = variables.own(store.esp_uuid());
+    let options = variables
+        .options
+        .iter()
+        .filter(|(number, _)| own.is(**number).is_some());
+    let largest = options.map(|(_, option)| option.render().len()).max();
+    largest.unwrap_or(0).saturating_mul(2).max(TEST_SIZE)
 }
 
 /// What the firmware would start besides what it should.

@@ -3,16 +3,17 @@
 use uuid::Uuid;
 
 use super::boot_manager::{
-    BootVariables, Role, description, foreign_first, option_name, program, record, runs, state,
+    BootVariables, Role, description, foreign_first, option_name, program, record,
 };
 use super::changes::{Change, Step, TrialOption, steps};
 use super::files::BootFiles;
-use super::load_option::{HardDrive, LoadOption};
+use super::load_option::LoadOption;
 use super::place::Esp;
+use super::planning::{simulate, started};
 use super::variables::{Unusable, Variables};
 use super::{options, preflight};
 use crate::backend::{
-    Counting, NextBoot, PlannedChange, PreflightRequest, Problem, ProblemCode, Refusal, SlotState,
+    Counting, NextBoot, PlannedChange, PreflightRequest, ProblemCode, Refusal, SlotState,
 };
 use crate::error::{Error, Result};
 use crate::facts::ImageFacts;
@@ -114,88 +115,6 @@ impl EfiStore {
             Change::Next(None) => self.variables.remove("BootNext"),
             Change::Next(Some(next)) => self.variables.write("BootNext", &bytes(&[*next])),
         }
-    }
-
-    fn problems(&self, variables: &BootVariables, booted: Booted) -> Result<Vec<Problem>> {
-        let mut found = Vec::new();
-        let mut add = |code, message: String| found.push(Problem { code, message });
-        let own = variables.own(self.esp_uuid());
-        for (number, problem) in &variables.unreadable {
-            let name = variables.name_of(*number);
-            add(
-                ProblemCode::Unreadable,
-                format!("EFI variable {name}: {problem}"),
-            );
-        }
-        if let Some((number, name)) = foreign_first(variables, self.esp_uuid()) {
-            add(
-                ProblemCode::ForeignDefault,
-                format!(
-                    "BootOrder starts with {name}, which is not slotd's: the firmware starts it \
-                     before any slot; put it behind with `efibootmgr -o`, or remove it with \
-                     `efibootmgr -b {number:04X} -B`"
-                ),
-            );
-        }
-        if let Some(next) = variables.next.filter(|next| own.is(*next).is_none()) {
-            let name = variables.name_of(next);
-            add(
-                ProblemCode::ForeignDefault,
-                format!("BootNext is {name}, which is not slotd's: the next boot starts it"),
-            );
-        }
-        for slot in SlotName::BOTH {
-            let trials = own.numbers(slot, Role::Trial);
-            if let Some(trial) = trials.iter().find(|trial| variables.order.contains(trial)) {
-                let name = variables.name_of(*trial);
-                add(
-                    ProblemCode::Leftovers,
-                    format!(
-                        "{name} stands in BootOrder, where slotd never puts it: the firmware may \
-                         start that trial more than once"
-                    ),
-                );
-            }
-            if let Some(trial) = own.trial(variables, slot)
-                && runs(variables, trial, slot, booted)
-                && variables.next == Some(trial)
-            {
-                add(
-                    ProblemCode::CountingInactive,
-                    format!(
-                        "the firmware started the trial of slot {slot} and did not remove \
-                         BootNext: a trial would not end by itself"
-                    ),
-                );
-            }
-            if trials.len() > 1 || own.numbers(slot, Role::Good).len() > 1 {
-                add(
-                    ProblemCode::Leftovers,
-                    format!("there are several boot options of one kind for slot {slot}"),
-                );
-            }
-            let held = state(variables, self.esp_uuid(), slot, booted);
-            let started = matches!(held, SlotState::Good | SlotState::Trial { .. });
-            if started && !self.files.has_kernel(slot) {
-                add(
-                    ProblemCode::Leftovers,
-                    format!(
-                        "slot {slot} is {held}, but {} is not on {}",
-                        program(slot),
-                        self.esp.shown.display()
-                    ),
-                );
-            }
-        }
-        match Variables::unusable(&self.system)? {
-            Some(unusable) => add(ProblemCode::NotWritable, unusable.message()),
-            None if self.esp.read_only => add(
-                ProblemCode::NotWritable,
-                format!("{} is mounted read-only", self.esp.shown.display()),
-            ),
-            None => {}
-        }
-        Ok(found)
     }
 }
 
@@ -346,47 +265,4 @@ impl RecordStore for EfiStore {
     fn planned_boot_files(&self, slot: SlotName, remove: bool) -> Vec<PlannedChange> {
         self.files.planned(slot, remove)
     }
-}
-
-/// The slot whose trial begins between two records.
-fn started(before: &Record, after: &Record) -> Option<SlotName> {
-    SlotName::BOTH.into_iter().find(|slot| {
-        matches!(before.state(*slot), SlotState::Trial { left: 1.., .. })
-            && matches!(after.state(*slot), SlotState::Trial { left: 0, .. })
-    })
-}
-
-/// Makes a copy of the variables say of a slot what `before` says.
-fn simulate(
-    variables: &mut BootVariables,
-    esp: &HardDrive,
-    slot: SlotName,
-    before: &Record,
-    booted: Booted,
-) -> Result<()> {
-    let wanted = before.state(slot);
-    if state(variables, esp.signature, slot, booted) == wanted {
-        return Ok(());
-    }
-    let own = variables.own(esp.signature);
-    let (role, running) = match wanted {
-        SlotState::Trial { left, .. } => (Role::Trial, left == 0),
-        _ => (Role::Good, false),
-    };
-    let number = own.numbers(slot, role).first().copied();
-    let number = number.or_else(|| variables.free_number());
-    let wants_option = matches!(wanted, SlotState::Good | SlotState::Trial { .. });
-    if let Some(number) = number.filter(|_| wants_option) {
-        let option = LoadOption::new(&description(slot, role), esp, &program(slot), "");
-        let option = variables.options.remove(&number).unwrap_or(option);
-        variables.options.insert(number, option.with_active(true));
-        if role == Role::Trial {
-            variables.next = Some(number).filter(|_| !running);
-            variables.current = variables.current.filter(|_| !running).or(Some(number));
-        }
-    }
-    for step in steps(variables, esp.signature, booted, before, None)? {
-        variables.apply(&step.change);
-    }
-    Ok(())
 }

@@ -96,9 +96,9 @@ fn efibootmgr_reads_ours() {
         "slotd B trial",
         &HardDrive {
             number: 7,
-            start: 0x0012_3456_789a,
+            start: 0x12_3456_789a,
             size: 0x10_0000,
-            signature: Uuid::from_u128(0x11112222_3333_4444_5555_66667777_8888),
+            signature: "11112222-3333-4444-5555-666677778888".parse().unwrap(),
         },
         "\\EFI\\slotd\\b\\linux.efi",
         "quiet",

@@ -1,5 +1,6 @@
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 
@@ -45,36 +46,62 @@ fn what_is_there_already_is_not_written_again() {
     let (_dir, variables) = variables();
     variables.write("BootOrder", &[1, 0, 2, 0]).unwrap();
     let path = file(&variables, "BootOrder");
-    let before = fs::metadata(&path).unwrap().modified().unwrap();
-    let mut permissions = fs::metadata(&path).unwrap().permissions();
-    permissions.set_readonly(true);
-    fs::set_permissions(&path, permissions).unwrap();
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let file = File::options().write(true).open(&path).unwrap();
+    file.set_modified(long_ago).unwrap();
     variables.write("BootOrder", &[1, 0, 2, 0]).unwrap();
-    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), before);
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), long_ago);
     // Other attributes are another value.
     fs::write(&path, [6, 0, 0, 0, 1, 0, 2, 0]).unwrap();
     variables.write("BootOrder", &[1, 0, 2, 0]).unwrap();
     assert_eq!(fs::read(&path).unwrap(), [7, 0, 0, 0, 1, 0, 2, 0]);
 }
 
-/// Only root may, and not on every file system.
-fn immutable(path: &std::path::Path) -> bool {
+fn immutable(path: &Path) -> bool {
     ioctl::immutable(&File::open(path).unwrap()).unwrap_or(false)
+}
+
+/// Where root can make a file immutable, which not every file system knows.
+fn place_of_immutable_files() -> Option<(TempDir, Variables)> {
+    let places = [
+        std::env::temp_dir(),
+        "/var/tmp".into(),
+        env!("CARGO_MANIFEST_DIR").into(),
+    ];
+    places.into_iter().find_map(|place| {
+        let dir = tempfile::tempdir_in(place).ok()?;
+        let variables = Variables {
+            directory: dir.path().to_owned(),
+            plain: true,
+        };
+        let probe = File::create(dir.path().join("probe")).unwrap();
+        ioctl::set_immutable(&probe, true).ok()?;
+        ioctl::set_immutable(&probe, false).unwrap();
+        fs::remove_file(dir.path().join("probe")).unwrap();
+        Some((dir, variables))
+    })
 }
 
 #[test]
 fn the_immutable_flag_is_taken_off_and_put_back() {
-    let (_dir, variables) = variables();
+    let Some((_dir, variables)) = place_of_immutable_files() else {
+        // CAP_LINUX_IMMUTABLE is bit 9.
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let held = u64::from_str_radix(line.unwrap().trim(), 16).unwrap();
+        assert_eq!(held & 1 << 9, 0, "no immutable files anywhere");
+        eprintln!("this process may make no file immutable");
+        return;
+    };
     variables.write("BootOrder", &[1, 0]).unwrap();
     let path = file(&variables, "BootOrder");
-    let opened = File::open(&path).unwrap();
-    if let Err(errno) = ioctl::set_immutable(&opened, true) {
-        eprintln!("no immutable files here: {errno}");
-        return;
-    }
+    ioctl::set_immutable(&File::open(&path).unwrap(), true).unwrap();
     assert!(fs::write(&path, [0]).is_err());
     variables.write("BootOrder", &[2, 0]).unwrap();
     assert_eq!(fs::read(&path).unwrap(), [7, 0, 0, 0, 2, 0]);
+    assert!(immutable(&path));
+    // Also where storing fails.
+    assert!(variables.store(&path, &vec![0; 70_000]).is_err());
     assert!(immutable(&path));
     variables.remove("BootOrder").unwrap();
     assert!(!path.exists());
@@ -107,7 +134,7 @@ fn the_write_test_leaves_nothing() {
 #[test]
 fn full_flash_is_named_with_what_to_do() {
     let full = std::io::Error::from_raw_os_error(nix::libc::ENOSPC);
-    let error = super::failed("store", std::path::Path::new("/x/BootNext"), full);
+    let error = super::failed("store", Path::new("/x/BootNext"), full);
     assert!(
         error
             .to_string()
