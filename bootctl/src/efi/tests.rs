@@ -455,3 +455,17 @@ fn a_half_removed_slot_of_several_options_is_cleared() {
     assert_eq!(machine.firmware().get("Boot0009"), None);
     assert_eq!(machine.firmware().get("BootOrder").unwrap(), [4, 0, 1, 0]);
 }
+
+#[test]
+fn the_number_that_started_this_boot_is_not_given_to_another_option() {
+    let mut machine = InFirmware::new();
+    confirmed(&mut machine);
+    // BootCurrent is 2 still, and no option has that number any more.
+    machine.stage_and_arm(A);
+    assert_eq!(machine.firmware().get("BootCurrent").unwrap(), [2, 0]);
+    assert_eq!(machine.firmware().get("Boot0002"), None);
+    assert_eq!(machine.states(), (ARMED, Good));
+    assert_eq!(machine.table().booted, Booted::Slot(B));
+    assert_eq!(machine.power_cycle(), Some(A));
+    assert_eq!(machine.states(), (RUNNING, Good));
+}
