@@ -66,7 +66,7 @@ impl BootFiles {
     pub(crate) fn install(&self, slot: SlotName, view: &SlotView) -> Result<()> {
         let folder = self.folder(slot);
         let kernel = folder.join(KERNEL);
-        let why = program::problem(view.kernel()?, view.facts.architecture)
+        let why = program::problem(view.efi_program()?, view.facts.architecture)
             .map_err(Error::io("read the kernel for", &kernel))?;
         if let Some(problem) = why {
             let path = view.facts.kernel.as_ref().map(|file| file.path.clone());
@@ -79,9 +79,10 @@ impl BootFiles {
             durable::make_directory(&self.root.join(folder))?;
         }
         durable::make_directory(&folder)?;
-        copy(&kernel, &|| Ok(Box::new(view.kernel()?)))?;
+        copy(&kernel, &|| view.efi_program())?;
         let initrd = folder.join(INITRD);
-        if view.initrd().is_none() {
+        // A unified image has its own in it.
+        if view.facts.starts_unified() || view.initrd().is_none() {
             return durable::remove(&initrd);
         }
         copy(&initrd, &|| match view.initrd() {

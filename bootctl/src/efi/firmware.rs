@@ -49,7 +49,7 @@ impl InFirmware {
         fs::remove_dir_all(node.esp()).unwrap();
         let place = node.esp().join("EFI/slotd/a");
         fs::create_dir_all(&place).unwrap();
-        fs::write(place.join("linux.efi"), program(0x8664, &[".text"])).unwrap();
+        fs::write(place.join("linux.efi"), program(0x8664)).unwrap();
         for file in fs::read_dir(node.system().efivars()).unwrap() {
             fs::remove_file(file.unwrap().path()).unwrap();
         }
@@ -128,7 +128,7 @@ impl Machine for InFirmware {
         let root = self.dir.path().join("image");
         drop(image_tree(&root));
         let kernel = root.join("usr/lib/modules/6.1.0-1/vmlinuz");
-        fs::write(kernel, program(0x8664, &[".text", ".data"])).unwrap();
+        fs::write(kernel, program(0x8664)).unwrap();
         SlotView::of_tree(&root, &InspectSettings::default()).unwrap()
     }
 

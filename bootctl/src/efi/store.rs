@@ -244,12 +244,13 @@ impl RecordStore for EfiStore {
 
     fn check_image(&self, facts: &ImageFacts) -> Result<()> {
         // What the kernel is, is looked at when it is copied.
-        match &facts.kernel {
+        match facts.kernel.as_ref().or(facts.unified.as_ref()) {
             Some(_) => Ok(()),
             None => Err(Error::Rejected {
-                reason: "the image has no kernel at /usr/lib/modules/*/vmlinuz or \
-                         /boot/vmlinuz-* that the firmware could start"
-                    .to_owned(),
+                reason:
+                    "the image has no kernel at /usr/lib/modules/*/vmlinuz or /boot/vmlinuz-*, \
+                         and no unified one beside it, that the firmware could start"
+                        .to_owned(),
             }),
         }
     }

@@ -10,8 +10,11 @@ use super::firmware::{ESP, InFirmware};
 use super::load_option::tests::efibootmgr;
 use crate::backend::{NextBoot, ProblemCode, SlotState, Transition};
 use crate::error::{Error, Result};
+use crate::facts::InspectSettings;
 use crate::fixture::FixtureNode;
-use crate::scenarios::machines::{Machine, options};
+use crate::inspect::SlotView;
+use crate::proof::ReadBack;
+use crate::scenarios::machines::{Machine, image, image_tree, options};
 use crate::slot::{SlotName, SlotSettings};
 use crate::table::{Booted, SlotTable};
 
@@ -468,4 +471,40 @@ fn the_number_that_started_this_boot_is_not_given_to_another_option() {
     assert_eq!(machine.table().booted, Booted::Slot(B));
     assert_eq!(machine.power_cycle(), Some(A));
     assert_eq!(machine.states(), (RUNNING, Good));
+}
+
+#[test]
+fn a_unified_image_is_started_without_an_initrd_of_its_own() {
+    let mut machine = InFirmware::new();
+    on_trial(&mut machine);
+    machine.power_cycle();
+    // The image that was tried left an initrd.
+    let dir = tempfile::tempdir().unwrap();
+    drop(image_tree(dir.path()));
+    let modules = dir.path().join("usr/lib/modules/6.1.0-1");
+    fs::remove_file(modules.join("initrd")).unwrap();
+    fs::write(
+        modules.join("debian.efi"),
+        crate::pe::tests::image(0x8664, &[(".linux", b"kernel")]),
+    )
+    .unwrap();
+    let view = SlotView::of_tree(dir.path(), &InspectSettings::default()).unwrap();
+    let inactive = machine.table().inactive(B).unwrap();
+    let invalidated = machine.backend().invalidate(inactive).unwrap();
+    let verified = invalidated.attest(ReadBack {
+        expanded_sha256: [7; 32],
+        expanded_size: 1,
+    });
+    machine
+        .backend()
+        .install_boot_files(&verified, &view, &image(), &options())
+        .unwrap();
+    let place = machine.node.esp().join("EFI/slotd/b");
+    let copied = fs::read(place.join("linux.efi")).unwrap();
+    assert_eq!(copied, fs::read(modules.join("debian.efi")).unwrap());
+    assert!(!place.join("initrd").exists());
+    machine.backend().arm(&verified, 1, &options()).unwrap();
+    assert_eq!(machine.power_cycle(), Some(B));
+    let line = fs::read_to_string(machine.node.system().proc("cmdline")).unwrap();
+    assert!(!line.contains("initrd="), "{line}");
 }
