@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io::ErrorKind as IoKind;
+use std::path::Path;
 
 use uuid::Uuid;
 
 use crate::error::{Error, Result};
+use crate::mounts::Mounts;
 use crate::system::System;
 
 /// Vendor GUID of the Boot Loader Interface.
@@ -13,6 +15,38 @@ const LOADER_VENDOR: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
 
 /// `EFI_LOADER_FEATURE_BOOT_COUNTING` in LoaderFeatures.
 const FEATURE_BOOT_COUNTING: u64 = 1 << 4;
+
+/// Whether the firmware's variables can be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum VariableStore {
+    /// They can. Read-only is enough: none is written here.
+    Mounted {
+        /// Whether the mount table has them read-only.
+        read_only: bool,
+    },
+    /// The firmware has them, but their file system is not mounted.
+    NotMounted,
+    /// Not started by EFI firmware.
+    #[default]
+    NoFirmware,
+}
+
+impl VariableStore {
+    fn find(system: &System) -> Self {
+        let place = system.efivars();
+        if !place.parent().is_some_and(Path::is_dir) {
+            return Self::NoFirmware;
+        }
+        // The kernel makes the directory; what is not mounted shows no variable.
+        if fs::read_dir(&place).map_or(true, |mut files| files.next().is_none()) {
+            return Self::NotMounted;
+        }
+        let mounts = Mounts::read(system).unwrap_or_default();
+        let mount = mounts.at(Path::new("/sys/firmware/efi/efivars"));
+        let read_only = mount.is_some_and(|mount| mount.read_only);
+        Self::Mounted { read_only }
+    }
+}
 
 /// The variables of the Boot Loader Interface that matter here, each `None` where it is not set.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -35,6 +69,8 @@ pub(crate) struct LoaderVariables {
     pub(crate) device: Option<Uuid>,
     /// Whether the loader says that it counts boots; `None` where it says nothing.
     pub(crate) counts: Option<bool>,
+    /// Whether they could be read at all.
+    pub(crate) store: VariableStore,
 }
 
 impl LoaderVariables {
@@ -50,7 +86,15 @@ impl LoaderVariables {
             last_booted: string(system, "LoaderEntryLastBooted")?,
             device: string(system, "LoaderDevicePartUUID")?.and_then(|text| text.parse().ok()),
             counts: features(system)?.map(|bits| bits & FEATURE_BOOT_COUNTING != 0),
+            store: VariableStore::find(system),
         })
+    }
+
+    /// systemd-boot's release, if it says one: `systemd-boot 252.39-1~deb12u1`.
+    pub(crate) fn loader_version(&self) -> Option<u32> {
+        let version = self.info.as_deref()?.strip_prefix("systemd-boot ")?;
+        let digits = version.split(|c: char| !c.is_ascii_digit()).next()?;
+        digits.parse().ok()
     }
 
     /// File name of the entry that this boot took a try from.

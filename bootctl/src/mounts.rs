@@ -64,6 +64,13 @@ impl Mounts {
             .find(|mount| mount.point == point && mount.kind != "autofs")
     }
 
+    /// Where a device was mounted last.
+    pub(crate) fn point_of(&self, device: DeviceNumber) -> Option<&Path> {
+        let mut newest_first = self.0.iter().rev();
+        let mount = newest_first.find(|mount| mount.device == device && mount.kind != "autofs")?;
+        Some(&mount.point)
+    }
+
     /// The mount that a path lies on.
     pub(crate) fn of(&self, path: &Path) -> Option<&Mount> {
         path.ancestors().find_map(|ancestor| self.at(ancestor))

@@ -8,13 +8,12 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::changes::{BootSource, FileChange, Step};
 use super::snapshot::{ENTRIES, FileContent, LOADER_CONF, Snapshot, normalized, slot_path};
-use super::uki;
+use super::{extended, uki};
 use crate::durable;
 use crate::entry::{EntryName, EntryText};
 use crate::error::{Error, Result};
 use crate::lock::Lock;
 use crate::marker::FileRecord;
-use crate::model::ModelEntry;
 use crate::slot::SlotName;
 
 /// Longest entry, marker or configuration that is read, in bytes.
@@ -23,10 +22,14 @@ const TEXT_LIMIT: u64 = 64 * 1024;
 /// A mounted boot partition.
 #[derive(Debug, Clone)]
 pub(crate) struct Esp {
-    /// Where it is mounted.
+    /// Where the one is mounted that has the slots' entries and boot files.
     pub(crate) root: PathBuf,
-    /// An extended boot loader partition, whose entries the loader lists, too.
-    pub(crate) extended: Option<PathBuf>,
+    /// Where the one is mounted that the loader was started from: mostly the same.
+    pub(crate) loader: PathBuf,
+    /// The other one of two boot partitions, whose entries the loader lists, too.
+    pub(crate) other: Option<PathBuf>,
+    /// Kernel name of an extended boot loader partition that is not mounted.
+    pub(crate) unseen: Option<String>,
     /// Whether it is FAT, as far as is known: two names may lead to one file's clusters there.
     pub(crate) fat: bool,
 }
@@ -52,18 +55,21 @@ impl Esp {
             fat: self.fat,
             ..Snapshot::default()
         };
-        self.read_directory(&mut snapshot, "loader", |name| name == "loader.conf")?;
+        // Its configuration is read from the partition of the loader only.
+        if let Some(content) = read_optional(&self.loader.join(LOADER_CONF))? {
+            snapshot.files.insert(LOADER_CONF.to_owned(), content);
+        }
+        snapshot.directories.insert("loader".to_owned());
         self.read_directory(&mut snapshot, ENTRIES, |_| true)?;
         for directory in ["slotd", "slotd/a", "slotd/b"] {
             self.read_directory(&mut snapshot, directory, |name| name == "image.json")?;
         }
         self.read_referenced(&mut snapshot)?;
         snapshot.others = uki::list(&self.root.join("EFI/Linux"))?;
-        if let Some(extended) = &self.extended {
-            snapshot
-                .others
-                .extend(uki::list(&extended.join("EFI/Linux"))?);
-            snapshot.others.extend(entries_elsewhere(extended)?);
+        if let Some(other) = &self.other {
+            snapshot.others.extend(uki::list(&other.join("EFI/Linux"))?);
+            snapshot.others.extend(extended::entries(other)?);
+            snapshot.elsewhere = Some(other.clone());
         }
         Ok(snapshot)
     }
@@ -86,9 +92,7 @@ impl Esp {
                 None
             };
             let path = format!("{directory}/{name}");
-            if directory != "loader" || path == LOADER_CONF {
-                snapshot.files.insert(path, FileContent { size, bytes });
-            }
+            snapshot.files.insert(path, FileContent { size, bytes });
         }
         Ok(())
     }
@@ -300,7 +304,15 @@ pub(crate) fn list(directory: &Path) -> Result<Option<Vec<(String, u64)>>> {
     Ok(Some(files))
 }
 
-fn read_text(path: &Path) -> Result<Vec<u8>> {
+/// A file's text, where there is one.
+fn read_optional(path: &Path) -> Result<Option<FileContent>> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    Ok(Some(FileContent::of_bytes(read_text(path)?)))
+}
+
+pub(crate) fn read_text(path: &Path) -> Result<Vec<u8>> {
     let file = File::open(path).map_err(Error::io("open", path))?;
     let mut bytes = Vec::new();
     file.take(TEXT_LIMIT)
@@ -310,7 +322,7 @@ fn read_text(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// Size of a file that an entry names, found without regard to case as the loader does.
-fn size_below(root: &Path, path: &str) -> Result<Option<u64>> {
+pub(crate) fn size_below(root: &Path, path: &str) -> Result<Option<u64>> {
     let mut place = root.to_owned();
     for part in normalized(path).split('/').filter(|part| !part.is_empty()) {
         if part == ".." {
@@ -333,27 +345,4 @@ fn size_below(root: &Path, path: &str) -> Result<Option<u64>> {
     }
     let meta = fs::metadata(&place).map_err(Error::io("stat", &place))?;
     Ok(meta.is_file().then_some(meta.len()))
-}
-
-/// Entries of another partition that the loader lists besides.
-fn entries_elsewhere(root: &Path) -> Result<Vec<ModelEntry>> {
-    let directory = root.join(ENTRIES);
-    let mut entries = Vec::new();
-    for (file, _) in list(&directory)?.unwrap_or_default() {
-        let Some(name) = EntryName::parse(&file) else {
-            continue;
-        };
-        let bytes = read_text(&directory.join(&file))?;
-        let text = EntryText::parse(&String::from_utf8_lossy(&bytes));
-        let Some(kernel) = text.kernel else { continue };
-        if size_below(root, &kernel)?.is_some() {
-            entries.push(ModelEntry {
-                name,
-                sort_key: text.sort_key,
-                machine_id: text.machine_id,
-                version: text.version,
-            });
-        }
-    }
-    Ok(entries)
 }

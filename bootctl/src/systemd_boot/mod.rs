@@ -7,10 +7,14 @@
 mod arming;
 mod changes;
 mod esp;
+mod extended;
 mod find;
 mod leftovers;
+mod precedence;
 mod preflight;
+mod problems;
 mod snapshot;
+mod surroundings;
 mod transitions;
 mod uki;
 mod verdict;
@@ -20,13 +24,12 @@ use std::io::Read;
 use self::changes::{BootSource, FileChange, Step};
 use self::esp::Esp;
 pub use self::find::EspSetting;
-use self::snapshot::{SlotEntry, Snapshot, problem, slot_path};
+use self::snapshot::{Snapshot, slot_path};
 use self::transitions::Circumstances;
 use crate::backend::{
-    Backend, BootOptions, Counting, LoaderState, NextBoot, PlannedChange, PreflightRequest,
-    Problem, ProblemCode, Refusal, SlotState, StagedImage, Transition, with_trial_boots,
+    Backend, BootOptions, LoaderState, PlannedChange, PreflightRequest, Refusal, StagedImage,
+    Transition, with_trial_boots,
 };
-use crate::block::split_command_line;
 use crate::efivar::LoaderVariables;
 use crate::error::{Error, Result};
 use crate::inspect::SlotView;
@@ -147,77 +150,6 @@ impl SystemdBoot {
             }),
         }
     }
-
-    fn problems(
-        &self,
-        circumstances: &Circumstances,
-        snapshot: &Snapshot,
-        next: &NextBoot,
-        counting: Counting,
-    ) -> Vec<Problem> {
-        let findings = SlotName::BOTH.map(|slot| circumstances.findings(snapshot, slot));
-        let good = findings.iter().any(|slot| slot.state == SlotState::Good);
-        let mut problems: Vec<Problem> = Vec::new();
-        for (slot, findings) in SlotName::BOTH.into_iter().zip(findings) {
-            problems.extend(bound_elsewhere(
-                circumstances,
-                slot,
-                findings.entry.as_ref(),
-            ));
-            problems.extend(findings.problems);
-        }
-        if !good {
-            problems.push(problem(
-                ProblemCode::NoGoodSlot,
-                "neither slot is good".to_owned(),
-            ));
-        }
-        if counting == Counting::Inactive {
-            problems.push(problem(
-                ProblemCode::CountingInactive,
-                "the loader does not count boots, so a trial would not end by itself (the boot \
-                 partition was read-only or full to it, or it cannot count)"
-                    .to_owned(),
-            ));
-        }
-        if let NextBoot::Foreign { id } = next {
-            problems.push(problem(
-                ProblemCode::ForeignDefault,
-                format!("the loader would start {id}, which is not slotd's"),
-            ));
-        }
-        if find::mounted_read_only(&self.system, &self.esp.root) {
-            problems.push(problem(
-                ProblemCode::NotWritable,
-                format!("{} is mounted read-only", self.esp.root.display()),
-            ));
-        }
-        problems
-    }
-}
-
-/// An entry that would start another root than its slot's.
-fn bound_elsewhere(
-    circumstances: &Circumstances,
-    slot: SlotName,
-    entry: Option<&SlotEntry>,
-) -> Option<Problem> {
-    let entry = entry?;
-    let words = split_command_line(&entry.text.options);
-    let named = words
-        .iter()
-        .rev()
-        .find_map(|word| word.strip_prefix("root=PARTUUID="))?;
-    let own = circumstances.partition(slot)?;
-    (named.parse() != Ok(own)).then(|| {
-        problem(
-            ProblemCode::Unreadable,
-            format!(
-                "entry {} of slot {slot} starts root {named}, the slot is {own}",
-                entry.name
-            ),
-        )
-    })
 }
 
 impl Backend for SystemdBoot {
@@ -245,13 +177,22 @@ impl Backend for SystemdBoot {
         let situation = circumstances.situation(&snapshot);
         let next = circumstances.next(&snapshot);
         let counting = preflight::counting_of(&circumstances, &snapshot);
-        let problems = self.problems(&circumstances, &snapshot, &next, counting);
+        let problems = problems::problems(
+            &self.system,
+            &self.esp,
+            &circumstances,
+            &snapshot,
+            &next,
+            counting,
+        );
         Ok(situation.loader_state(self.name(), next, counting, problems))
     }
 
     fn preflight(&self, request: &PreflightRequest) -> Vec<Refusal> {
         match self.circumstances() {
-            Ok(circumstances) => preflight::refusals(&self.esp, &circumstances, request),
+            Ok(circumstances) => {
+                preflight::refusals(&self.system, &self.esp, &circumstances, request)
+            }
             Err(error) => vec![Refusal {
                 code: crate::backend::RefusalCode::Unreadable,
                 message: error.chain(),

@@ -1,6 +1,7 @@
 //! What lies on the EFI system partition, read once, and what it means. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use crate::backend::{Problem, ProblemCode, SlotState};
 use crate::entry::{Counter, EntryName, EntryText, key_values};
@@ -56,6 +57,8 @@ pub(crate) struct Snapshot {
     pub(crate) referenced: BTreeMap<String, u64>,
     /// What the loader lists besides: unified kernel images, entries of an extended boot partition.
     pub(crate) others: Vec<ModelEntry>,
+    /// The other boot partition.
+    pub(crate) elsewhere: Option<PathBuf>,
     /// Whether two names may lead to one file's clusters.
     pub(crate) fat: bool,
 }
@@ -218,6 +221,10 @@ impl Snapshot {
             ));
         }
         problems.extend(self.shared_problem(slot));
+        problems.extend(
+            self.entry_elsewhere(slot)
+                .map(|message| problem(ProblemCode::Leftovers, message)),
+        );
         leftovers.extend(self.unfinished(slot));
         let entry = entries.into_iter().next();
         let state = match &entry {
@@ -239,6 +246,18 @@ impl Snapshot {
             marker,
             problems,
         }
+    }
+
+    /// An entry of the slot on the other boot partition, which the loader lists besides.
+    pub(crate) fn entry_elsewhere(&self, slot: SlotName) -> Option<String> {
+        let mut others = self.others.iter();
+        let twin = others.find(|entry| entry.name.slot() == Some(slot))?;
+        let place = self.elsewhere.clone().unwrap_or_default();
+        Some(format!(
+            "slot {slot} has an entry {} at {}, too, which slotd does not manage: remove it",
+            twin.name,
+            place.display()
+        ))
     }
 
     /// A slot's marker, if there is one.

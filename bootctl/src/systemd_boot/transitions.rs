@@ -89,6 +89,15 @@ impl Circumstances {
 
     /// What the loader would start next.
     pub(crate) fn next(&self, snapshot: &Snapshot) -> NextBoot {
+        // Entries that the loader makes itself, such as the firmware's setup, are in no file.
+        if let Some(id) = self
+            .variables
+            .one_shot
+            .as_ref()
+            .filter(|id| id.starts_with("auto-"))
+        {
+            return NextBoot::Foreign { id: id.clone() };
+        }
         let entries = snapshot.model_entries();
         let Some(entry) = model::next(&entries, &snapshot.preferences(&self.variables)) else {
             return NextBoot::Nothing;
