@@ -4,6 +4,7 @@ mod crash;
 mod gptprio;
 mod grub;
 pub(crate) mod machines;
+mod extended;
 mod refusals;
 mod systemd_boot;
 mod torn;
@@ -27,6 +28,7 @@ use machines::{InMemory, InRecord, Machine, OnDisk, image, open, options};
 fn everywhere(scenario: impl Fn(&mut dyn Machine)) {
     scenario(&mut InMemory::new());
     scenario(&mut OnDisk::new());
+    scenario(&mut machines::extended::OnExtended::new());
     scenario(&mut InRecord::new());
     scenario(&mut InAttributes::new(Loader::Grub));
     scenario(&mut InAttributes::new(Loader::Firmware));

@@ -1,6 +1,7 @@
 //! The machines that scenarios run on: one for each backend.
 
 pub(crate) mod grub;
+pub(crate) mod extended;
 
 use std::fs;
 use std::path::{Path, PathBuf};
