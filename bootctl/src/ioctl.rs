@@ -77,3 +77,91 @@ fn flags(file: &File) -> nix::Result<c_int> {
     unsafe { raw::getflags(file.as_raw_fd(), &mut flags) }?;
     Ok(flags)
 }
+
+/// `MTD_NORFLASH` of <mtd/mtd-abi.h>.
+pub(crate) const MTD_NORFLASH: u8 = 3;
+
+/// `struct mtd_info_user` of <mtd/mtd-abi.h>.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+struct MtdInfoUser {
+    kind: u8,
+    flags: u32,
+    size: u32,
+    erase_block: u32,
+    write_size: u32,
+    oob_size: u32,
+    padding: u64,
+}
+
+/// `struct erase_info_user` of <mtd/mtd-abi.h>.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct EraseInfoUser {
+    start: u32,
+    length: u32,
+}
+
+mod mtd {
+    use super::{EraseInfoUser, MtdInfoUser};
+
+    nix::ioctl_read!(memgetinfo, b'M', 1, MtdInfoUser);
+    nix::ioctl_write_ptr!(memerase, b'M', 2, EraseInfoUser);
+    nix::ioctl_write_ptr!(memlock, b'M', 5, EraseInfoUser);
+    nix::ioctl_write_ptr!(memunlock, b'M', 6, EraseInfoUser);
+    // `_IOR` in the header, although the kernel reads the structure and answers by its result.
+    nix::ioctl_read!(memislocked, b'M', 23, EraseInfoUser);
+}
+
+/// What a flash is; sizes in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MtdInfo {
+    pub(crate) kind: u8,
+    pub(crate) size: u32,
+    pub(crate) erase_block: u32,
+}
+
+/// Asks an MTD character device what it is.
+pub(crate) fn mtd_info(device: &File) -> nix::Result<MtdInfo> {
+    let mut info = MtdInfoUser::default();
+    // SAFETY: the descriptor is open for as long as `device` is borrowed, and the kernel fills a live local of its
+    // own layout.
+    unsafe { mtd::memgetinfo(device.as_raw_fd(), &mut info) }?;
+    Ok(MtdInfo {
+        kind: info.kind,
+        size: info.size,
+        erase_block: info.erase_block,
+    })
+}
+
+/// Sets all bits of whole erase blocks. Durable when it returns.
+pub(crate) fn mtd_erase(device: &File, start: u32, length: u32) -> nix::Result<()> {
+    let blocks = EraseInfoUser { start, length };
+    // SAFETY: the descriptor is open for as long as `device` is borrowed, and the kernel reads a live local.
+    unsafe { mtd::memerase(device.as_raw_fd(), &blocks) }?;
+    Ok(())
+}
+
+/// Allows writes to erase blocks.
+pub(crate) fn mtd_unlock(device: &File, start: u32, length: u32) -> nix::Result<()> {
+    let blocks = EraseInfoUser { start, length };
+    // SAFETY: as in `mtd_erase`.
+    unsafe { mtd::memunlock(device.as_raw_fd(), &blocks) }?;
+    Ok(())
+}
+
+/// Forbids them.
+pub(crate) fn mtd_lock(device: &File, start: u32, length: u32) -> nix::Result<()> {
+    let blocks = EraseInfoUser { start, length };
+    // SAFETY: as in `mtd_erase`.
+    unsafe { mtd::memlock(device.as_raw_fd(), &blocks) }?;
+    Ok(())
+}
+
+/// Whether they are forbidden.
+pub(crate) fn mtd_is_locked(device: &File, start: u32, length: u32) -> nix::Result<bool> {
+    let mut blocks = EraseInfoUser { start, length };
+    // SAFETY: as in `mtd_erase`; nothing is written to the local, which is mutable for the macro's sake.
+    let locked = unsafe { mtd::memislocked(device.as_raw_fd(), &mut blocks) }?;
+    Ok(locked != 0)
+}

@@ -42,6 +42,7 @@ mod slot;
 mod system;
 mod systemd_boot;
 mod table;
+mod uboot;
 
 pub use backend::{
     Backend, BootOptions, Counting, LoaderState, NextBoot, PlannedChange, PreflightRequest,
@@ -65,6 +66,7 @@ pub use slot::{DeviceNumber, SlotLocator, SlotName, SlotSettings};
 pub use system::System;
 pub use systemd_boot::{EspSetting, SystemdBoot};
 pub use table::{Booted, Evidence, Partition, SlotTable, Witness};
+pub use uboot::{UbootConvention, UbootSetting};
 
 #[cfg(test)]
 mod scenarios;

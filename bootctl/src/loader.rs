@@ -7,13 +7,14 @@ use crate::backend::Backend;
 use crate::efi;
 use crate::efivar::LoaderVariables;
 use crate::error::{Error, Result};
-use crate::gptprio::Gptprio;
+use crate::gptprio;
 use crate::grub::{self, GrubSetting};
 use crate::markers::Markers;
 use crate::record::RecordBackend;
 use crate::system::System;
 use crate::systemd_boot::{EspSetting, SystemdBoot};
 use crate::table::SlotTable;
+use crate::uboot::{self, UbootSetting, UbootStore};
 
 /// Where markers lie that have no place beside the loader's own data. The folder outlives a slot.
 const MARKERS: &str = "/var/lib/slotd/slots";
@@ -28,6 +29,8 @@ pub enum LoaderKind {
     SystemdBoot,
     /// GRUB, with its environment block.
     Grub,
+    /// U-Boot, with its environment.
+    Uboot,
     /// Attributes of the slots' entries in a GUID partition table.
     Gptprio,
     /// The boot manager of EFI firmware, without a loader.
@@ -36,10 +39,11 @@ pub enum LoaderKind {
 
 impl LoaderKind {
     /// All of them, as documented.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Auto,
         Self::SystemdBoot,
         Self::Grub,
+        Self::Uboot,
         Self::Gptprio,
         Self::Efi,
     ];
@@ -51,6 +55,7 @@ impl LoaderKind {
             Self::Auto => "auto",
             Self::SystemdBoot => "systemd-boot",
             Self::Grub => "grub",
+            Self::Uboot => "uboot",
             Self::Gptprio => "gptprio",
             Self::Efi => "efi",
         }
@@ -88,6 +93,8 @@ pub struct LoaderSetting {
     pub esp: EspSetting,
     /// GRUB's environment block.
     pub grub: GrubSetting,
+    /// U-Boot's environment.
+    pub uboot: UbootSetting,
 }
 
 impl LoaderSetting {
@@ -110,9 +117,14 @@ impl LoaderSetting {
             LoaderKind::Auto => self.find(system, table),
             LoaderKind::SystemdBoot => Ok(Box::new(SystemdBoot::open(system, table, &self.esp)?)),
             LoaderKind::Grub => Ok(Box::new(grub::open(system, table, &self.grub)?)),
-            LoaderKind::Gptprio => Ok(Box::new(gptprio(system, table)?)),
+            LoaderKind::Uboot => Ok(Box::new(self.uboot(system, table)?)),
+            LoaderKind::Gptprio => Ok(Box::new(gptprio::open(system, table, markers(system))?)),
             LoaderKind::Efi => Ok(Box::new(efi::open(system, table, &self.esp)?)),
         }
+    }
+
+    fn uboot(&self, system: &System, table: &SlotTable) -> Result<RecordBackend<UbootStore>> {
+        uboot::open(system, table, &self.uboot, markers(system))
     }
 
     /// The only loader whose data speaks of slots; of several the one that started this system, where one says so.
@@ -138,8 +150,13 @@ impl LoaderSetting {
             grub::open(system, table, &self.grub).and_then(|backend| backend.speaks_of_slots()),
         );
         answer(
+            LoaderKind::Uboot,
+            self.uboot(system, table)
+                .and_then(|backend| backend.speaks_of_slots()),
+        );
+        answer(
             LoaderKind::Gptprio,
-            gptprio(system, table).and_then(|backend| backend.speaks_of_slots()),
+            gptprio::carries_attributes(system, table),
         );
         answer(
             LoaderKind::Efi,
@@ -167,10 +184,8 @@ impl LoaderSetting {
     }
 }
 
-fn gptprio(system: &System, table: &SlotTable) -> Result<RecordBackend<Gptprio>> {
-    let store = Gptprio::open(system, table)?;
-    let markers = Markers::at(system, MARKERS);
-    Ok(RecordBackend::new(store, markers, table.booted))
+fn markers(system: &System) -> Markers {
+    Markers::at(system, MARKERS)
 }
 
 /// Whether systemd-boot says that it started this system.

@@ -8,7 +8,7 @@
 
 use std::fmt;
 
-use super::environment::{Environment, Fault, PADDING, Piece, SIGNATURE, record};
+use super::environment::{Environment, PADDING, Piece, SIGNATURE, record};
 
 /// Bytes that reach the medium together, on every disk.
 pub(crate) const SECTOR: usize = 512;

@@ -1,7 +1,7 @@
 //! The machines that scenarios run on: one for each backend.
 
-pub(crate) mod grub;
 pub(crate) mod extended;
+pub(crate) mod grub;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,6 +37,11 @@ pub(crate) trait Machine {
     /// Boots that a trial gets of the three that are asked for.
     fn tries(&self) -> u32 {
         3
+    }
+
+    /// Whether the loader's script counts only slots that are not proven. One that is not slotd's may count all.
+    fn spares_proven_slots(&self) -> bool {
+        true
     }
 
     fn states(&self) -> (SlotState, SlotState) {

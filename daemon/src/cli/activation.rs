@@ -2,7 +2,7 @@
 //! `slotd-bootctl` reads no configuration.
 
 use slotd_bootctl::{
-    EspSetting, GrubConvention, LoaderKind, LoaderSetting, SlotName, SlotSettings,
+    EspSetting, GrubConvention, LoaderKind, LoaderSetting, SlotName, SlotSettings, UbootSetting,
 };
 
 use crate::node::NodeSettings;
@@ -43,6 +43,13 @@ fn loader_words(loader: &LoaderSetting) -> Vec<String> {
     if loader.grub.convention != GrubConvention::default() {
         words.push(format!("--grub-convention={}", loader.grub.convention));
     }
+    let uboot = UbootSetting::default();
+    if loader.uboot.config != uboot.config {
+        words.push(format!("--uboot-config={}", loader.uboot.config.display()));
+    }
+    if loader.uboot.convention != uboot.convention {
+        words.push(format!("--uboot-convention={}", loader.uboot.convention));
+    }
     words
 }
 
@@ -69,7 +76,7 @@ mod tests {
     use clap::Parser;
     use slotd_bootctl::{
         EspSetting, GrubConvention, GrubSetting, LoaderKind, LoaderSetting, SlotLocator, SlotName,
-        SlotSettings,
+        SlotSettings, UbootConvention, UbootSetting,
     };
     use slotd_image::FetchSettings;
 
@@ -129,6 +136,14 @@ mod tests {
                             environment: Some("/boot/my grub/$env".into()),
                             convention: GrubConvention::Rauc,
                             variables: None,
+                        },
+                        uboot: UbootSetting {
+                            config: "/etc/u boot.config".into(),
+                            convention: UbootConvention::BootCount {
+                                variable: "mender_boot_part".to_owned(),
+                                a: "2".to_owned(),
+                                b: "3".to_owned(),
+                            },
                         },
                     };
                     let node = node(loader.clone(), options, slots.clone());

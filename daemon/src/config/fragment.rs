@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, de};
 use serde_saphyr::Spanned;
-use slotd_bootctl::{GrubConvention, LoaderKind};
+use slotd_bootctl::{GrubConvention, LoaderKind, UbootConvention};
 use slotd_image::Secret;
 
 use crate::cluster::ClusterAccess;
@@ -91,6 +91,7 @@ sections! {
         loader: Word<LoaderKind>,
         esp: AutoPath,
         grub: GrubFragment,
+        uboot: UbootFragment,
         state_directory: FilePath,
         version_key: String,
         trial: TrialFragment,
@@ -112,6 +113,12 @@ sections! {
     GrubFragment {
         environment: AutoPath,
         convention: Word<GrubConvention>,
+    }
+
+    /// `uboot:`
+    UbootFragment {
+        config: FilePath,
+        convention: Word<UbootConvention>,
     }
 
     /// `trial:`

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use slotd_bootctl::{GrubConvention, LoaderKind};
+use slotd_bootctl::{GrubConvention, LoaderKind, UbootConvention, UbootSetting};
 use slotd_crds::names::DEFAULT_NAMESPACE;
 use slotd_image::Secret;
 
@@ -91,6 +91,8 @@ pub(super) struct Merged {
     pub(super) esp: Sourced<AutoPath>,
     pub(super) grub_environment: Sourced<AutoPath>,
     pub(super) grub_convention: Sourced<Word<GrubConvention>>,
+    pub(super) uboot_config: Sourced<FilePath>,
+    pub(super) uboot_convention: Sourced<Word<UbootConvention>>,
     pub(super) state_directory: Sourced<FilePath>,
     pub(super) version_key: Sourced<String>,
     pub(super) tries: Sourced<u32>,
@@ -124,6 +126,7 @@ pub(super) struct Merged {
 impl Default for Merged {
     fn default() -> Self {
         let fetch = slotd_image::FetchSettings::default();
+        let uboot = UbootSetting::default();
         let seconds = |n| Sourced::preset(Span(std::time::Duration::from_secs(n)));
         Self {
             slot_a: Sourced::preset(None),
@@ -132,6 +135,8 @@ impl Default for Merged {
             esp: Sourced::preset(AutoPath::Auto),
             grub_environment: Sourced::preset(AutoPath::Auto),
             grub_convention: Sourced::preset(Word(GrubConvention::Slotd)),
+            uboot_config: Sourced::preset(FilePath(uboot.config)),
+            uboot_convention: Sourced::preset(Word(uboot.convention)),
             state_directory: Sourced::preset(FilePath(PathBuf::from("/var/lib/slotd"))),
             version_key: Sourced::preset("IMAGE_VERSION".to_owned()),
             tries: Sourced::preset(3),
@@ -174,6 +179,7 @@ impl Merged {
         let preset = Self::default();
         let slots = fragment.slots.section();
         let grub = fragment.grub.section();
+        let uboot = fragment.uboot.section();
         let trial = fragment.trial.section();
         let boot = fragment.boot.section();
         let health = fragment.health.section();
@@ -191,6 +197,7 @@ impl Merged {
             slot_a: slots.a, slot_b: slots.b,
             loader: fragment.loader, esp: fragment.esp,
             grub_environment: grub.environment, grub_convention: grub.convention,
+            uboot_config: uboot.config, uboot_convention: uboot.convention,
             state_directory: fragment.state_directory, version_key: fragment.version_key,
             tries: trial.tries, trial_deadline: trial.deadline,
             boot_options: boot.options, panic: boot.panic,
@@ -255,6 +262,7 @@ impl Merged {
             "slots.a" slot_a, "slots.b" slot_b,
             "loader" loader, "esp" esp,
             "grub.environment" grub_environment, "grub.convention" grub_convention,
+            "uboot.config" uboot_config, "uboot.convention" uboot_convention,
             "stateDirectory" state_directory, "versionKey" version_key,
             "trial.tries" tries, "trial.deadline" trial_deadline,
             "boot.options" boot_options, "boot.panic" panic,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use slotd_bootctl::{EspSetting, GrubSetting, LoaderSetting, SlotSettings};
+use slotd_bootctl::{EspSetting, GrubSetting, LoaderSetting, SlotSettings, UbootSetting};
 use slotd_image::{FetchSettings, Secret};
 
 use super::ConfigError;
@@ -177,6 +177,10 @@ impl Settings {
                     },
                     convention: merged.grub_convention.value.0,
                     variables: None,
+                },
+                uboot: UbootSetting {
+                    config: merged.uboot_config.value.0,
+                    convention: merged.uboot_convention.value.0,
                 },
             },
             state_directory: merged.state_directory.value.0,

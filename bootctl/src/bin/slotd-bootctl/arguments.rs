@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use slotd_bootctl::{
     EspSetting, GrubConvention, GrubSetting, LoaderKind, LoaderSetting, SlotLocator, SlotName,
+    UbootConvention, UbootSetting,
 };
 
 /// Shows and changes what the boot loader holds of an A/B node's slots.
@@ -29,7 +30,7 @@ pub(crate) struct Arguments {
     /// Where the EFI system partition is mounted, instead of /efi, /boot/efi or /boot.
     #[arg(long, value_name = "DIR", global = true)]
     pub(crate) esp: Option<PathBuf>,
-    /// The boot loader: auto, systemd-boot, grub, gptprio or efi. By itself slotd takes the only one whose data speaks of slots.
+    /// The boot loader: auto, systemd-boot, grub, uboot, gptprio or efi. By itself slotd takes the only one whose data speaks of slots.
     #[arg(long, value_name = "KIND", default_value_t = LoaderKind::Auto, global = true)]
     pub(crate) loader: LoaderKind,
     /// GRUB's environment block, instead of the only one in the usual places.
@@ -38,6 +39,12 @@ pub(crate) struct Arguments {
     /// Whose script reads GRUB's environment block: slotd or rauc.
     #[arg(long, value_name = "NAME", default_value_t = GrubConvention::Slotd, global = true)]
     pub(crate) grub_convention: GrubConvention,
+    /// Where U-Boot's environment is, in the form of fw_env.config, instead of /etc/fw_env.config.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub(crate) uboot_config: Option<PathBuf>,
+    /// Whose script reads U-Boot's environment: slotd, rauc, or bootcount:VARIABLE=A,B with the variable that names the slot.
+    #[arg(long, value_name = "NAME", default_value_t = UbootConvention::Slotd, global = true)]
+    pub(crate) uboot_convention: UbootConvention,
     /// A directory that stands for the node: sys/, proc/ and dev/ below it.
     #[arg(long, value_name = "DIR", hide = true, global = true)]
     pub(crate) system_root: Option<PathBuf>,
@@ -55,6 +62,13 @@ impl Arguments {
                 environment: self.grub_environment.clone(),
                 convention: self.grub_convention,
                 variables: None,
+            },
+            uboot: UbootSetting {
+                config: self
+                    .uboot_config
+                    .clone()
+                    .unwrap_or_else(|| UbootSetting::default().config),
+                convention: self.uboot_convention.clone(),
             },
         }
     }
