@@ -6,6 +6,8 @@ mod gptprio;
 mod grub;
 pub(crate) mod machines;
 mod refusals;
+mod several_disks;
+mod surroundings;
 mod systemd_boot;
 mod torn;
 mod uboot;

@@ -47,6 +47,8 @@ fn a_unified_image_is_started_by_an_entry_that_binds_its_root() {
     let esp = machine.node.esp();
     assert_eq!(fs::read(esp.join("slotd/b/linux")).unwrap(), unified);
     assert!(!esp.join("slotd/b/initrd").exists());
+    // A stray file beside it is none of its initrds.
+    fs::write(esp.join("slotd/b/initrd"), "stray").unwrap();
     // As after a restart: what the entry is made of comes from the marker.
     open(&machine.node).arm(&slot, 3, &options()).unwrap();
     let entry = esp.join("loader/entries/slotd-b+3.conf");
