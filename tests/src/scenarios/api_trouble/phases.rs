@@ -1,8 +1,9 @@
 //! The API server killed in each phase of a roll-out, and others who write to the same objects all the time.
 
 use std::fmt::Debug;
+use std::fs;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Resource, ResourceExt};
@@ -60,19 +61,41 @@ fn killed(lab: &Lab, phases: [&str; 2]) -> Result<()> {
         if phase == "Confirming" {
             fleet.nodes().iter().for_each(StandIn::let_pods_end);
         }
-        wait_until(&format!("a node that is {phase}"), PATIENCE, || {
-            let mut shown = Vec::new();
-            for node in fleet.nodes() {
-                if let Ok(object) = wish.progress(node) {
-                    shown.push(object["status"]["phase"].clone());
-                }
-            }
-            ensure!(shown.iter().any(|one| one == phase), "{shown:?}");
+        let node = wait_until(&format!("a node that is {phase}"), PATIENCE, || {
+            let shown = fleet.nodes().iter().filter_map(|node| {
+                let object = wish.progress(node).ok()?;
+                Some((node, object["status"]["phase"].clone()))
+            });
+            let shown: Vec<_> = shown.collect();
+            let node = shown.iter().find(|(_, shown)| shown == phase);
+            let node = node.map(|(node, _)| *node);
+            node.with_context(|| {
+                let phases: Vec<_> = shown.iter().map(|(_, phase)| phase).collect();
+                format!("{phases:?}")
+            })
+        })?;
+        let before = fs::read_to_string(node.log())?.len();
+        let away = fleet.plane().stop_api_server()?;
+        // Not before it came in the way of what the node does.
+        let noticed = if phase == "Draining" {
+            "WARN draining"
+        } else {
+            "WARN the cluster"
+        };
+        wait_until("an agent that notices", PATIENCE, || {
+            let log = fs::read_to_string(node.log())?;
+            let since = log.get(before..).unwrap_or_default();
+            ensure!(since.contains(noticed), "since then it said {since}");
             Ok(())
         })?;
-        let away = fleet.plane().stop_api_server()?;
         if phase == "Confirming" {
             all_well(&fleet)?;
+            wait_until("a confirmation that nobody is told of", PATIENCE, || {
+                let history = node.history()?;
+                let last = history.last().map(|entry| entry.result.as_str());
+                ensure!(last == Some("Completed"), "{history:?}");
+                Ok(())
+            })?;
         }
         away.end()?;
     }

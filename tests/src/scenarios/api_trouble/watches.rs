@@ -63,7 +63,9 @@ fn too_old(lab: &Lab) -> Result<()> {
         controller.process().context("no controller")?,
     )?);
 
-    // Nobody sees any of this happen, and an API server that starts after it has none of it to tell of.
+    // Nobody sees any of this happen: no connection lasts on which it would wait for who is paused, and an API server that starts
+    // after it has none of it to tell of.
+    fleet.plane().stop_api_server()?.end()?;
     wish.patch(&json!({"suspend": false}))?;
     stays.patch(&json!({"suspend": false}))?;
     admin.run(&["delete", "osupgradeprogress", &name])?;
