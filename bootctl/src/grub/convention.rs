@@ -404,3 +404,6 @@ fn digit(text: &str) -> Option<u32> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,13 +6,12 @@ use super::GrubSetting;
 use super::convention::{ANNOUNCED, Convention, Decoded, GrubConvention};
 use super::environment::Environment;
 use super::file::BlockFile;
-use super::find::mount_of;
 use super::layout::{NoPlace, Variable, lay_out};
+use super::preflight;
 use crate::backend::{
-    Counting, NextBoot, PlannedChange, PreflightRequest, Problem, ProblemCode, Refusal,
-    RefusalCode, SlotState,
+    Counting, NextBoot, PlannedChange, PreflightRequest, Problem, ProblemCode, Refusal, SlotState,
 };
-use crate::block::{BlockDevices, command_line};
+use crate::block::command_line;
 use crate::error::{Error, Result};
 use crate::facts::ImageFacts;
 use crate::lock::Lock;
@@ -21,12 +20,6 @@ use crate::record::{Arming, Loaded, Record, RecordStore};
 use crate::slot::SlotName;
 use crate::system::System;
 use crate::table::{Booted, SlotTable};
-
-/// File systems that GRUB reads and cannot write, or that do not hold a file in blocks of their own.
-const NOT_WRITTEN: [&str; 13] = [
-    "btrfs", "bcachefs", "zfs", "overlay", "squashfs", "erofs", "iso9660", "udf", "tmpfs", "ramfs",
-    "nfs", "nfs4", "9p",
-];
 
 /// What RAUC's script does otherwise than slotd's.
 const RAUC_PROMISES: &str = "RAUC's script takes a slot's one try on every boot, of a proven slot, too: until slotd has \
@@ -37,12 +30,12 @@ const RAUC_PROMISES: &str = "RAUC's script takes a slot's one try on every boot,
 /// GRUB's record: a file and what its variables mean.
 #[derive(Debug)]
 pub(crate) struct GrubStore {
-    system: System,
-    file: BlockFile,
-    convention: Convention,
-    booted: Booted,
+    pub(super) system: System,
+    pub(super) file: BlockFile,
+    pub(super) convention: Convention,
+    pub(super) booted: Booted,
     /// Whether the slots hold `/usr`, not the root.
-    usr_slots: bool,
+    pub(super) usr_slots: bool,
 }
 
 impl GrubStore {
@@ -68,7 +61,7 @@ impl GrubStore {
     }
 
     /// Whether the command line has this option, or one that begins like it.
-    fn announced(&self, option: &str) -> Result<bool> {
+    pub(super) fn announced(&self, option: &str) -> Result<bool> {
         let words = command_line(&self.system)?;
         Ok(words
             .iter()
@@ -149,7 +142,7 @@ impl GrubStore {
     }
 
     /// The blocks that have to be written one after the other, for what lies there.
-    fn blocks(
+    pub(super) fn blocks(
         &self,
         environment: &Environment,
         raw: &[u8],
@@ -201,62 +194,6 @@ impl GrubStore {
             && variables
                 .iter()
                 .all(|(name, value)| environment.get(name) == *value)
-    }
-
-    fn layout_refusals(&self) -> Vec<Refusal> {
-        let mut found = Vec::new();
-        let mut say = |code, message| found.push(Refusal { code, message });
-        let place = self.file.shown().display();
-        let mount = self
-            .file
-            .resolved()
-            .ok()
-            .and_then(|path| mount_of(&self.system, &path));
-        if let Some(mount) = mount {
-            if NOT_WRITTEN.contains(&&*mount.kind) {
-                say(
-                    RefusalCode::UnsupportedLayout,
-                    format!("{place} lies on {}, which GRUB cannot write to", mount.kind),
-                );
-            }
-            let stands = BlockDevices::read(&self.system)
-                .ok()
-                .and_then(|devices| devices.by_number(mount.device).cloned());
-            if let Some(device) = stands.filter(|device| {
-                ["dm-", "md", "bcache"]
-                    .iter()
-                    .any(|kind| device.name.starts_with(kind))
-            }) {
-                say(
-                    RefusalCode::UnsupportedLayout,
-                    format!(
-                        "{place} lies on {} (LVM, encryption or RAID), which GRUB cannot write to",
-                        device.name
-                    ),
-                );
-            }
-        }
-        if self.usr_slots {
-            say(
-                RefusalCode::UnsupportedLayout,
-                "the slots hold /usr; GRUB's script starts a slot as the root".to_owned(),
-            );
-        }
-        found
-    }
-
-    fn script_refusal(&self) -> Option<Refusal> {
-        if self.convention.kind == GrubConvention::Rauc || self.booted.slot().is_none() {
-            return None;
-        }
-        let announced = self.announced(SLOT_OPTION).unwrap_or(false);
-        (!announced).then(|| Refusal {
-            code: RefusalCode::LoaderDataMissing,
-            message: format!(
-                "this system was not started by slotd's script ({SLOT_OPTION} is missing on the command line), which \
-                 counts the boots of a trial; source it in grub.cfg and reboot"
-            ),
-        })
     }
 }
 
@@ -387,57 +324,7 @@ impl RecordStore for GrubStore {
     }
 
     fn refusals(&self, _request: &PreflightRequest) -> Vec<Refusal> {
-        let mut found = self.layout_refusals();
-        let content = match self.file.read() {
-            Ok(content) => content,
-            Err(error) => {
-                let code = match &error {
-                    Error::Malformed { .. } => RefusalCode::Unreadable,
-                    _ => RefusalCode::LoaderDataMissing,
-                };
-                found.push(Refusal {
-                    code,
-                    message: error.chain(),
-                });
-                return found;
-            }
-        };
-        // With the most variables that there are at once.
-        let widest = Record {
-            a: SlotState::Good,
-            b: SlotState::Trial { left: 1, done: 0 },
-            first: SlotName::B,
-        };
-        let mut widest = self.convention.encode(&widest);
-        if self.convention.kind == GrubConvention::Slotd {
-            let longest = |length| Some(b"0".repeat(length));
-            widest.extend(ANNOUNCED.map(|(name, length)| (name.to_owned(), longest(length))));
-        }
-        let raw = content
-            .raw
-            .as_deref()
-            .unwrap_or(content.environment.bytes());
-        if let Err(error) = self.blocks(&content.environment, raw, &widest) {
-            let code = match &error {
-                Error::Malformed { .. } => RefusalCode::Unreadable,
-                _ => RefusalCode::NoSpace,
-            };
-            found.push(Refusal {
-                code,
-                message: error.chain(),
-            });
-        }
-        if let Err(error) = self.file.test_write() {
-            found.push(match &error {
-                Error::Malformed { .. } => Refusal {
-                    code: RefusalCode::UnsupportedLayout,
-                    message: error.chain(),
-                },
-                _ => Refusal::not_writable("GRUB's environment block", &error),
-            });
-        }
-        found.extend(self.script_refusal());
-        found
+        preflight::refusals(self)
     }
 
     fn max_tries(&self) -> u32 {
@@ -455,6 +342,3 @@ impl RecordStore for GrubStore {
         })
     }
 }
-
-#[cfg(test)]
-mod tests;
