@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use slotd::agent::{BootVerdict, InstallRequest, RunFiles};
 use slotd::status::{SlotStatus, StatusDocument};
-use slotd_bootctl::SlotName;
+use slotd_bootctl::{GrubConvention, GrubSetting, LoaderKind, LoaderSetting, SlotName};
 use slotd_engine::Verdict;
 use slotd_image::ImageSource;
 
@@ -56,6 +56,33 @@ fn a_look_at_the_slots_alone_makes_no_state_directory() {
     let view = slotd::agent::Host::survey(&lab.host());
     assert_eq!(view.slots.len(), 2);
     assert!(!lab.path("data").exists());
+}
+
+#[test]
+fn a_proven_slot_gets_the_try_back_that_raucs_script_took() {
+    let lab = Lab::new();
+    let path = lab.node.system().path("/efi/grub/grubenv");
+    let text =
+        "# GRUB Environment Block\nORDER=A B\nA_OK=1\nA_TRY=1\nB_OK=0\nB_TRY=0\nother=kept\n";
+    write(&path, &format!("{text:#<1024}"));
+    let host = lab.host_with(LoaderSetting {
+        kind: LoaderKind::Grub,
+        grub: GrubSetting {
+            environment: Some("/efi/grub/grubenv".into()),
+            convention: GrubConvention::Rauc,
+            variables: None,
+        },
+        ..LoaderSetting::default()
+    });
+    for _ in 0..2 {
+        slotd::agent::Host::settle(&host).unwrap();
+        let after = fs::read_to_string(&path).unwrap();
+        assert!(
+            after.contains("\nA_TRY=0\n") && after.contains("\nother=kept\n"),
+            "{after}"
+        );
+        assert_eq!(after.len(), 1024);
+    }
 }
 
 #[test]

@@ -153,17 +153,17 @@ impl Lab {
     }
 
     pub(crate) fn host(&self) -> NodeHost {
-        let esp = EspSetting::Path(self.node.esp());
+        self.host_with(LoaderSetting::auto(EspSetting::Path(self.node.esp())))
+    }
+
+    pub(crate) fn host_with(&self, loader: LoaderSetting) -> NodeHost {
         let tree = self.path("image");
         let settings = NodeSettings {
             system: self.node.system(),
             state_directory: self.path("data/slotd"),
             run: RunFiles::at(self.path("run/slotd")),
             look: Box::new(move |_, settings| SlotView::of_tree(&tree, settings)),
-            ..NodeSettings::new(
-                LoaderSetting::auto(esp),
-                Box::new(|| Ok(FetchSettings::default())),
-            )
+            ..NodeSettings::new(loader, Box::new(|| Ok(FetchSettings::default())))
         };
         NodeHost::new(settings, Arc::clone(&self.machine) as Arc<dyn Machine>)
     }

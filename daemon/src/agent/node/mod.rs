@@ -239,7 +239,8 @@ impl Host for NodeHost {
     }
 
     fn settle(&self) -> Result<(), Failure> {
-        self.release_from_trial()
+        self.release_from_trial()?;
+        self.give_tries_back()
     }
 
     fn stay(&self, reason: &str) -> Result<(), Failure> {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use slotd_bootctl::{SlotName, SlotState};
+use slotd_bootctl::{Counting, SlotName, SlotState};
 use slotd_engine::{ErrorKind, Failure, Verdict};
 use slotd_image::Cancel;
 
@@ -112,6 +112,19 @@ impl NodeHost {
         run.announce_proven()
             .map_err(|error| unwritten(&run.proven(), &error))?;
         self.lift_guards()
+    }
+
+    /// A loader whose script takes a try on every boot (RAUC's) has taken one of this proven slot: marked good once more,
+    /// the slot has them all again. Writes nothing where nothing was taken.
+    pub(super) fn give_tries_back(&self) -> Result<(), Failure> {
+        let (table, loader, _) = self.look();
+        let Some((booted, loader)) = table.and_then(|table| table.booted.slot()).zip(loader) else {
+            return Ok(());
+        };
+        if loader.counting != Counting::EveryBoot || loader.slot(booted) != SlotState::Good {
+            return Ok(());
+        }
+        self.with_loader(|_, backend| backend.mark_good(booted))
     }
 
     /// The boot that is not proven and has nowhere to go loses the same guards: nothing of it reboots the machine any
