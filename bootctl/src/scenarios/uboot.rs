@@ -21,13 +21,13 @@ use crate::table::SlotTable;
 use crate::uboot::{UbootConvention, UbootStore};
 use model::{Copies, Script, Variables};
 
-pub(super) const CONFIG: &str = "/etc/fw_env.config";
+const CONFIG: &str = "/etc/fw_env.config";
 
 /// Bytes of a copy: more than one sector, so that it can tear.
-pub(super) const SIZE: usize = 0x800;
+const SIZE: usize = 0x800;
 
 /// Variables of U-Boot's own that have to outlive everything.
-pub(super) const OTHERS: [(&str, &str); 3] = [
+const OTHERS: [(&str, &str); 3] = [
     ("bootcmd", "run distro_bootcmd"),
     ("ethaddr", "02:00:00:00:00:01"),
     ("zzz", "a value; with $(everything) \"in\" it = \\"),
@@ -35,7 +35,7 @@ pub(super) const OTHERS: [(&str, &str); 3] = [
 
 /// Where the environment lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Medium {
+enum Medium {
     /// A file of the boot partition.
     File,
     /// Two files.
@@ -48,9 +48,9 @@ pub(super) enum Medium {
 
 /// A machine with U-Boot.
 pub(crate) struct Uboot {
-    pub(super) dir: TempDir,
-    pub(super) node: FixtureNode,
-    pub(super) copies: Copies,
+    dir: TempDir,
+    node: FixtureNode,
+    copies: Copies,
     convention: UbootConvention,
     script: Script,
     backend: RecordBackend<UbootStore>,
@@ -71,7 +71,7 @@ impl Uboot {
     }
 
     /// Slot A good, slot B empty, and nothing of slotd's in the environment besides what a builder of disks puts there.
-    pub(super) fn new(medium: Medium, convention: UbootConvention) -> Self {
+    fn new(medium: Medium, convention: UbootConvention) -> Self {
         let dir = scratch();
         let node = FixtureNode::create(&dir.path().join("node")).unwrap();
         let root = node.system().path("/");
@@ -138,17 +138,17 @@ impl Uboot {
     }
 
     /// The file of `force_ro`.
-    pub(super) fn force_ro(&self) -> PathBuf {
+    fn force_ro(&self) -> PathBuf {
         self.node.system().sys("class/block/mmcblk0boot0/force_ro")
     }
 
     /// All files that the environment lies in, as they are.
-    pub(super) fn bytes(&self) -> Vec<Vec<u8>> {
+    fn bytes(&self) -> Vec<Vec<u8>> {
         self.copies.bytes()
     }
 }
 
-pub(super) fn mender() -> UbootConvention {
+fn mender() -> UbootConvention {
     UbootConvention::BootCount {
         variable: "mender_boot_part".to_owned(),
         a: "2".to_owned(),
@@ -156,12 +156,12 @@ pub(super) fn mender() -> UbootConvention {
     }
 }
 
-pub(super) fn store(node: &FixtureNode, convention: &UbootConvention) -> UbootStore {
+fn store(node: &FixtureNode, convention: &UbootConvention) -> UbootStore {
     let table = SlotTable::discover(&node.system(), &SlotSettings::Auto, None).unwrap();
     UbootStore::new(&node.system(), Path::new(CONFIG), &table, convention).unwrap()
 }
 
-pub(super) fn open(node: &FixtureNode, convention: &UbootConvention) -> RecordBackend<UbootStore> {
+fn open(node: &FixtureNode, convention: &UbootConvention) -> RecordBackend<UbootStore> {
     let table = SlotTable::discover(&node.system(), &SlotSettings::Auto, None).unwrap();
     let markers = Markers::at(&node.system(), "/var/lib/slotd/slots");
     RecordBackend::new(store(node, convention), markers, table.booted)

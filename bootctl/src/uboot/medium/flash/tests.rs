@@ -72,7 +72,7 @@ impl Flash for std::sync::Arc<FixtureFlash> {
     }
 
     fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>> {
-        let offset = offset as usize;
+        let offset = at(offset);
         Ok(self.bytes()[offset..offset + length].to_vec())
     }
 
@@ -100,19 +100,23 @@ impl Flash for std::sync::Arc<FixtureFlash> {
         );
         let what = format!("erase {offset:#x} {length:#x}");
         self.operation(&what, |bytes, part| {
-            bytes[offset as usize..][..length as usize / part].fill(0xff);
+            bytes[at(offset)..][..at(length) / part].fill(0xff);
         })
     }
 
     fn program(&self, offset: u64, new: &[u8]) -> Result<()> {
         let what = format!("program {offset:#x} {:#x}", new.len());
         self.operation(&what, |bytes, part| {
-            let place = &mut bytes[offset as usize..];
+            let place = &mut bytes[at(offset)..];
             for (byte, new) in place.iter_mut().zip(&new[..new.len() / part]) {
                 *byte &= new;
             }
         })
     }
+}
+
+fn at(offset: u64) -> usize {
+    usize::try_from(offset).unwrap()
 }
 
 fn flash() -> std::sync::Arc<FixtureFlash> {
