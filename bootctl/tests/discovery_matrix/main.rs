@@ -11,6 +11,7 @@ mod disks;
 mod doubles;
 mod names;
 mod options;
+mod out_of_sight;
 mod roots;
 
 use std::fs;

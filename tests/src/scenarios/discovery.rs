@@ -2,11 +2,13 @@
 //! loop disk as its root, in a mount namespace and a chroot. The whole matrix is in the crate's own tests, on trees that look
 //! like machines; here the kernel itself says what there is, and `partx` what partitions are called.
 
+mod look;
 mod rig;
 
 use anyhow::{Context, Result, ensure};
 
-use self::rig::{Found, Kind, Look, Rig};
+use self::look::{Found, Look};
+use self::rig::{Kind, Rig};
 use super::on_loop_disk;
 use crate::lab::Lab;
 use crate::loopdisk::Sector;

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use super::look::{Found, Look};
 use crate::lab::Lab;
 use crate::loopdisk::{LoopDisk, Sector};
 use crate::{artifacts, process};
@@ -46,65 +47,6 @@ impl Kind {
             Self::Gpt | Self::Dos => [2, 3],
             Self::Logical => [5, 6],
         }
-    }
-}
-
-/// What is looked at: how the root is mounted, and what the loader and the command line say.
-#[derive(Debug, Clone)]
-pub(super) struct Look {
-    mount: String,
-    slots: Option<[String; 2]>,
-    options: String,
-    selected: Option<String>,
-}
-
-impl Look {
-    /// `mount` is shell that puts the root at `$ROOT`; `$WORK` is an empty folder, `$TREE` the root's files.
-    pub(super) fn new(mount: impl Into<String>) -> Self {
-        Self {
-            mount: mount.into(),
-            slots: None,
-            options: "quiet".to_owned(),
-            selected: None,
-        }
-    }
-
-    /// With slots as configured.
-    pub(super) fn slots(mut self, slots: &Option<[String; 2]>) -> Self {
-        self.slots.clone_from(slots);
-        self
-    }
-
-    /// With these options of the kernel.
-    pub(super) fn options(mut self, options: impl Into<String>) -> Self {
-        self.options = options.into();
-        self
-    }
-
-    /// With an entry that systemd-boot says it has started.
-    pub(super) fn selected(mut self, entry: impl Into<String>) -> Self {
-        self.selected = Some(entry.into());
-        self
-    }
-}
-
-/// What was found, as far as it counts here.
-#[derive(Debug)]
-pub(super) struct Found {
-    /// Kernel names of A and B.
-    pub(super) slots: [String; 2],
-    /// The slot that runs.
-    pub(super) booted: Option<String>,
-    evidence: Value,
-}
-
-impl Found {
-    /// Whether a witness named that slot.
-    pub(super) fn says(&self, source: &str, slot: &str) -> bool {
-        let witnesses = self.evidence.as_array().into_iter().flatten();
-        witnesses
-            .filter(|witness| witness["source"] == source)
-            .any(|witness| witness["says"] == slot)
     }
 }
 
