@@ -4,6 +4,7 @@
 pub mod artifacts;
 pub mod bench;
 pub mod cluster;
+pub mod cross;
 pub mod demo;
 pub mod disk;
 pub mod esp;

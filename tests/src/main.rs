@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use slotd_tests::bench::Part;
+use slotd_tests::cross::{self, Profile};
 use slotd_tests::lab::Lab;
 use slotd_tests::loader::Loader;
 use slotd_tests::runner::{self, Outcome, Set, Test, Tier};
@@ -62,6 +63,12 @@ enum Command {
     Console {
         /// The machine's folder, as `lab vm` and `lab demo --keep` print it
         folder: PathBuf,
+    },
+    /// Build slotd and slotd-bootctl for ARM64 with Debian's Rust and cross compiler
+    Cross {
+        /// Unoptimised, in half the time
+        #[arg(long)]
+        debug: bool,
     },
     /// Be the agent of a stand-in
     #[command(name = agent::COMMAND, hide = true)]
@@ -141,6 +148,14 @@ fn run(cli: Cli) -> Result<bool> {
         }
         Command::Vm => machine().map(|()| true),
         Command::Console { folder } => console(&folder).map(|()| true),
+        Command::Cross { debug } => {
+            cross::run(if debug {
+                Profile::Debug
+            } else {
+                Profile::Release
+            })?;
+            Ok(true)
+        }
         Command::StandInAgent(_) | Command::StandInController(_) => {
             bail!("a part of a stand-in was started as something else")
         }

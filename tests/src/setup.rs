@@ -50,8 +50,40 @@ pub fn ensure_packages() -> Result<()> {
     Ok(())
 }
 
+/// Installs those of these packages that are not installed; an error if another package would have to go for them.
+pub(crate) fn ensure_installed(packages: &[&'static str]) -> Result<()> {
+    let mut missing = Vec::new();
+    for package in packages {
+        if installed_version(package)?.is_none() {
+            missing.push(*package);
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    install_with(&missing, &["--no-remove"])
+}
+
+/// The version of a package that is installed.
+pub(crate) fn installed_version(package: &str) -> Result<Option<String>> {
+    let output = Command::new("dpkg-query")
+        .args(["--show", "--showformat=${db:Status-Status} ${Version}"])
+        .arg(package)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .context("starting dpkg-query")?;
+    // It fails for a package that it never heard of.
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text.strip_prefix("installed ").map(str::to_owned))
+}
+
 /// Installs packages with apt-get, and says so.
 pub(crate) fn install(packages: &[&str]) -> Result<()> {
+    install_with(packages, &[])
+}
+
+fn install_with(packages: &[&str], options: &[&str]) -> Result<()> {
     eprintln!("lab: installing {} with apt-get", packages.join(", "));
     let sudo: &[&str] = if nix::unistd::geteuid().is_root() {
         &[]
@@ -60,6 +92,7 @@ pub(crate) fn install(packages: &[&str]) -> Result<()> {
     };
     apt(sudo, &["update", "--quiet=2"])?;
     let mut arguments = vec!["install", "--yes", "--quiet=2", "--no-install-recommends"];
+    arguments.extend(options);
     arguments.extend(packages);
     apt(sudo, &arguments)
 }
