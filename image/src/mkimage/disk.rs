@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use uuid::Uuid;
 
+use crate::architecture::Architecture;
 use crate::catalog;
 use crate::command::Tool;
 use crate::esp::{BootImage, Esp};
@@ -18,14 +19,13 @@ use crate::recipe::Recipe;
 use crate::size::Size;
 use crate::sparse;
 use crate::tree::Tree;
+use crate::uboot::{self, Environment, RawPartition};
 
 const SECTOR: u64 = 512;
 const MIB: u64 = 1 << 20;
 
 /// Type of an EFI system partition (UEFI specification).
 const TYPE_ESP: &str = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B";
-/// Type of a root partition for x86-64 (Discoverable Partitions Specification).
-const TYPE_ROOT: &str = "4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709";
 /// Type of a Linux filesystem without a particular use.
 const TYPE_DATA: &str = "0FC63DAF-8483-4772-8E79-3D69D8477DE4";
 
@@ -33,6 +33,9 @@ const TYPE_DATA: &str = "0FC63DAF-8483-4772-8E79-3D69D8477DE4";
 const TYPE_BIOS_BOOT: &str = "21686148-6449-6E6F-744E-656564454649";
 /// Where it begins: behind the partition table, whose 128 entries end before sector 34.
 const BIOS_BOOT: u64 = 34 * SECTOR;
+
+/// Where U-Boot's environment lies, on the data partition: `/etc/fw_env.config` of the ARM64 recipe leads there.
+const UBOOT_CONFIG: &str = "/etc-slotd/fw_env.config";
 
 /// Where packages put systemd-boot.
 const SYSTEMD_BOOT: &str = "/usr/lib/systemd/boot/efi/systemd-bootx64.efi";
@@ -46,6 +49,8 @@ pub(crate) enum Loader {
     Grub,
     /// GRUB, on a BIOS
     GrubBios,
+    /// U-Boot, which the board has
+    Uboot,
 }
 
 /// `A=IMAGE` on the command line.
@@ -87,6 +92,7 @@ pub(crate) struct Request<'a> {
     pub(crate) slot_size: Size,
     pub(crate) data_size: Size,
     pub(crate) loader: Loader,
+    pub(crate) uboot_environment: Environment,
     pub(crate) units: &'a Path,
     pub(crate) systemd_boot: Option<&'a Path>,
     pub(crate) output: &'a Path,
@@ -108,6 +114,8 @@ struct Layout {
     partitions: [Partition; 4],
     /// Whether a fifth one lies before the others, for a loader on a BIOS.
     bios_boot: bool,
+    /// A fifth one behind the others, for the raw environment of U-Boot.
+    environment: Option<Partition>,
     size: u64,
 }
 
@@ -126,14 +134,23 @@ impl Layout {
             offset += size.bytes();
             partition
         };
+        let boot = match request.loader {
+            Loader::SystemdBoot | Loader::Grub | Loader::GrubBios => "ESP",
+            Loader::Uboot => "boot",
+        };
+        let root = request.recipe.architecture.root_partition();
         let partitions = [
-            place("ESP", TYPE_ESP, request.esp_size),
-            place("root-a", TYPE_ROOT, request.slot_size),
-            place("root-b", TYPE_ROOT, request.slot_size),
+            // U-Boot takes a partition of this type for bootable, too.
+            place(boot, TYPE_ESP, request.esp_size),
+            place("root-a", root, request.slot_size),
+            place("root-b", root, request.slot_size),
             place("data", TYPE_DATA, request.data_size),
         ];
+        let raw = request.loader == Loader::Uboot && request.uboot_environment == Environment::Raw;
+        let environment = raw.then(|| place(uboot::PARTITION, TYPE_DATA, Size::mebibytes(1)));
         Self {
             partitions,
+            environment,
             bios_boot: request.loader == Loader::GrubBios,
             size: offset + MIB,
         }
@@ -145,7 +162,7 @@ impl Layout {
         if self.bios_boot {
             let _ = writeln!(script, "first-lba: {}", BIOS_BOOT / SECTOR);
         }
-        for partition in &self.partitions {
+        for partition in self.partitions.iter().chain(&self.environment) {
             let _ = writeln!(
                 script,
                 "start={}, size={}, type={}, name={}, uuid={}",
@@ -170,6 +187,12 @@ impl Layout {
 
 /// Makes the disk. It appears under its name when it is complete.
 pub(crate) fn make(request: &Request<'_>) -> Result<()> {
+    if request.recipe.architecture != Architecture::Amd64 && request.loader != Loader::Uboot {
+        bail!(
+            "a disk for {} has no other loader than uboot here",
+            request.recipe.architecture.name()
+        );
+    }
     let machine_id = match request.machine_id {
         Some(id) if id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             id.to_ascii_lowercase()
@@ -218,6 +241,7 @@ pub(crate) fn make(request: &Request<'_>) -> Result<()> {
         }
         boot_images.push(image.boot);
     }
+    let mut uboot_config = None;
     let firmware = match request.loader {
         Loader::SystemdBoot => {
             esp.install_loader(&systemd_boot(request.systemd_boot, installed_loader)?)?;
@@ -228,6 +252,21 @@ pub(crate) fn make(request: &Request<'_>) -> Result<()> {
         }
         Loader::Grub => Some(Firmware::Uefi),
         Loader::GrubBios => Some(Firmware::Bios),
+        Loader::Uboot => {
+            let raw = layout.environment.map(|place| RawPartition {
+                number: layout.partitions.len() + 1,
+                offset: place.offset,
+            });
+            let target = uboot::Target {
+                boot: &esp,
+                disk: &disk,
+                raw,
+                architecture: request.recipe.architecture,
+            };
+            uboot_config =
+                Some(target.install(&boot_images, &machine_id, request.options, request.units)?);
+            None
+        }
     };
     if let Some(firmware) = firmware {
         grub::install(&esp, &disk, firmware, BIOS_BOOT, request.units)?;
@@ -245,6 +284,9 @@ pub(crate) fn make(request: &Request<'_>) -> Result<()> {
     let tree = Tree::empty(workplace.path())?;
     for folder in &request.recipe.data_folders {
         tree.folder(folder)?;
+    }
+    if let Some(config) = uboot_config {
+        tree.write(UBOOT_CONFIG, config.as_bytes())?;
     }
     for overlay in request.data_overlays {
         tree.lay_over(overlay)?;

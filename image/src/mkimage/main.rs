@@ -2,6 +2,7 @@
 //!
 //! Everything is made with ordinary tools on plain files: no loop device and no mount.
 
+mod architecture;
 mod catalog;
 mod command;
 mod disk;
@@ -15,6 +16,7 @@ mod slot;
 mod slotd;
 mod sparse;
 mod tree;
+mod uboot;
 mod userns;
 
 use std::path::PathBuf;
@@ -23,6 +25,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
+use crate::architecture::Architecture;
 use crate::recipe::Recipe;
 use crate::size::Size;
 
@@ -54,11 +57,14 @@ struct RecipeArguments {
     /// A flavour of the recipe, such as kubernetes, which adds packages and files; may be given several times
     #[arg(long)]
     flavour: Vec<String>,
+    /// The processor that images are made for; a root filesystem of another one needs qemu-user-static in binfmt_misc
+    #[arg(long, value_enum, default_value_t = Architecture::Amd64)]
+    arch: Architecture,
 }
 
 impl RecipeArguments {
     fn load(&self) -> Result<Recipe> {
-        Recipe::load(&self.recipe, &self.flavour)
+        Recipe::load(&self.recipe, self.arch, &self.flavour)
     }
 }
 
@@ -132,6 +138,9 @@ struct DiskArguments {
     /// The boot loader
     #[arg(long, value_enum, default_value_t = disk::Loader::SystemdBoot)]
     loader: disk::Loader,
+    /// Where U-Boot's environment lies
+    #[arg(long, value_enum, default_value_t = uboot::Environment::File)]
+    uboot_environment: uboot::Environment,
     /// The tree of units, policy and presets, which has the scripts for boot loaders, too
     #[arg(long, default_value = slotd::DEFAULT_UNITS)]
     units: PathBuf,
@@ -208,6 +217,7 @@ fn run(cli: Cli) -> Result<()> {
                 slot_size: arguments.slot_size,
                 data_size: arguments.data_size,
                 loader: arguments.loader,
+                uboot_environment: arguments.uboot_environment,
                 units: &arguments.units,
                 systemd_boot: arguments.systemd_boot.as_deref(),
                 output: &arguments.output,

@@ -44,6 +44,7 @@ pub(crate) fn make(
             "--variant=minbase",
             "--aptopt=Apt::Install-Recommends \"false\"",
         ])
+        .arg(format!("--architectures={}", recipe.architecture.name()))
         .arg(format!("--include={}", recipe.packages.join(",")))
         .args(
             recipe

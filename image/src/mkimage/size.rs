@@ -11,7 +11,6 @@ pub(crate) struct Size(u64);
 
 impl Size {
     /// This many MiB.
-    #[cfg(test)]
     pub(crate) const fn mebibytes(count: u64) -> Self {
         Self(count << 20)
     }

@@ -89,7 +89,7 @@ fn workplace(output: &Path) -> Result<std::path::PathBuf> {
 }
 
 /// Gives the kernel and its initrd names that do not change, for loaders that read them in the slot: `/boot/vmlinuz` and
-/// `/boot/initrd.img`. And the image's kernel options in GRUB's language, since it cannot read a file's text.
+/// `/boot/initrd.img`. And the image's kernel options in the languages of GRUB and U-Boot, which cannot read a file's text.
 fn link_kernel(tree: &Tree) -> Result<()> {
     let boot = tree.path("/boot");
     let names: Vec<String> = fs::read_dir(&boot)
@@ -110,7 +110,9 @@ fn link_kernel(tree: &Tree) -> Result<()> {
         "# The image's kernel options, as in /usr/lib/kernel/cmdline.\nset slotd_options='{}'\n",
         options.trim()
     );
-    tree.write("/usr/lib/slotd/grub.cfg", text.as_bytes())
+    tree.write("/usr/lib/slotd/grub.cfg", text.as_bytes())?;
+    let text = format!("slotd_options={}\n", options.trim());
+    tree.write("/usr/lib/slotd/uboot.env", text.as_bytes())
 }
 
 /// Writes the image's version into its os-release.
