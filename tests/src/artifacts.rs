@@ -13,9 +13,10 @@ use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
 use crate::cluster::node_image;
+use crate::cross::{self, Profile};
 use crate::images::{Flavour, Variant};
-use crate::loader::Loader;
-use crate::process;
+use crate::loader::{Architecture, Loader};
+use crate::{binfmt, process, setup};
 
 /// The repository that this program was built from.
 pub fn repository() -> &'static Path {
@@ -40,7 +41,11 @@ pub struct Image {
 /// Everything that is built, and where.
 #[derive(Debug)]
 pub struct Artifacts {
+    architecture: Architecture,
+    /// Programs of this machine.
     binaries: PathBuf,
+    /// Programs that images get.
+    installed: PathBuf,
     folder: PathBuf,
     key: String,
     /// One at a time: two scenarios may want the same image.
@@ -49,16 +54,29 @@ pub struct Artifacts {
 
 impl Artifacts {
     /// Builds the programs and the root filesystem.
-    pub fn build() -> Result<Self> {
+    pub fn build(architecture: Architecture) -> Result<Self> {
         let target = target_folder()?;
-        let binaries = build_programs()?;
-        let rootfs = rootfs(&binaries, Flavour::Plain)?;
-        let key = key(&binaries, &rootfs)?;
-        let folder = target.join("lab").join(&key);
+        let (binaries, installed, place) = match architecture {
+            Architecture::Amd64 => {
+                let binaries = build_programs()?;
+                (binaries.clone(), binaries, target.join("lab"))
+            }
+            Architecture::Arm64 => {
+                setup::ensure_installed(&ARM64_PACKAGES)?;
+                let binaries = build_release(&["--package", "slotd-image"])?;
+                let installed = cross::build(Profile::Release)?;
+                (binaries, installed, target.join("lab/arm64"))
+            }
+        };
+        let rootfs = rootfs(&binaries, architecture, Flavour::Plain)?;
+        let key = key(&binaries, &installed, &rootfs)?;
+        let folder = place.join(&key);
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
-        forget_others(&target.join("lab"), &key);
+        forget_others(&place, &key);
         Ok(Self {
+            architecture,
             binaries,
+            installed,
             folder,
             key,
             images: Mutex::new(BTreeMap::new()),
@@ -87,7 +105,7 @@ impl Artifacts {
         if tree.exists() {
             return Ok(tree);
         }
-        let rootfs = rootfs(&self.binaries, flavour)?;
+        let rootfs = rootfs(&self.binaries, self.architecture, flavour)?;
         let partial = self.folder.join(format!("rootfs-{name}.partial"));
         if partial.exists() {
             fs::remove_dir_all(&partial)
@@ -135,18 +153,19 @@ impl Artifacts {
             let rootfs = if nix::unistd::geteuid().is_root() {
                 self.rootfs_tree(flavour)?
             } else {
-                rootfs(&self.binaries, flavour)?
+                rootfs(&self.binaries, self.architecture, flavour)?
             };
             let entry = process::output_with_errors(&self.binary("slotd-mkimage"), |command| {
-                recipe(command.arg("slot"), flavour)
+                recipe(command.arg("slot"), self.architecture, flavour)
                     .arg("--rootfs")
                     .arg(rootfs)
                     .arg("--install-slotd")
-                    .arg(&self.binaries)
+                    .arg(&self.installed)
                     .arg("--units")
                     .arg(repository().join("systemd"))
                     .arg("--overlay")
                     .arg(repository().join("tests/guest"))
+                    .args(guest_overlay(self.architecture))
                     .arg("--overlay")
                     .arg(overlay.path())
                     .args(["--size", flavour.slot_size()])
@@ -193,9 +212,10 @@ impl Artifacts {
             fs::write(etc.join("config.yaml"), configuration).context("writing a configuration")?;
         }
         process::output_with_errors(&self.binary("slotd-mkimage"), |command| {
-            recipe(command.arg("disk"), variant.flavour())
+            recipe(command.arg("disk"), self.architecture, variant.flavour())
                 .args(["--slot-size", variant.flavour().slot_size()])
-                .args(["--loader", loader.name(), "--units"])
+                .args(loader.disk_arguments())
+                .arg("--units")
                 .arg(repository().join("systemd"))
                 .arg("--slot")
                 .arg(format!("A={}", image.path.display()))
@@ -208,19 +228,43 @@ impl Artifacts {
     }
 }
 
+/// What machines of ARM64 need beside the lab's other packages: QEMU, the board's U-Boot and its tools, and what runs the
+/// programs of a root filesystem while it is made.
+const ARM64_PACKAGES: [&str; 6] = [
+    "qemu-system-arm",
+    "u-boot-qemu",
+    "u-boot-tools",
+    "libubootenv-tool",
+    "qemu-user-static",
+    "arch-test",
+];
+
+/// What guests of another architecture have beside `tests/guest`: their consoles.
+fn guest_overlay(architecture: Architecture) -> Vec<PathBuf> {
+    match architecture {
+        Architecture::Amd64 => Vec::new(),
+        Architecture::Arm64 => vec!["--overlay".into(), repository().join("tests/guest-arm64")],
+    }
+}
+
 /// Makes a flavour's root filesystem, once: a tar file in the user's cache folder.
-fn rootfs(binaries: &Path, flavour: Flavour) -> Result<PathBuf> {
+fn rootfs(binaries: &Path, architecture: Architecture, flavour: Flavour) -> Result<PathBuf> {
+    let _runs_here = match architecture {
+        Architecture::Amd64 => None,
+        Architecture::Arm64 => Some(binfmt::Registration::new()?),
+    };
     let path = process::output_with_errors(&binaries.join("slotd-mkimage"), |command| {
-        recipe(command.arg("rootfs"), flavour)
+        recipe(command.arg("rootfs"), architecture, flavour)
     })?;
     Ok(PathBuf::from(path.trim()))
 }
 
 /// Names the recipe to slotd-mkimage.
-fn recipe(command: &mut Command, flavour: Flavour) -> &mut Command {
+fn recipe(command: &mut Command, architecture: Architecture, flavour: Flavour) -> &mut Command {
     command
         .arg("--recipe")
         .arg(repository().join("image/recipe"))
+        .args(["--arch", architecture.name()])
         .args(flavour.recipe().map(|name| format!("--flavour={name}")))
 }
 
@@ -286,16 +330,18 @@ pub(crate) fn target_folder() -> Result<PathBuf> {
 }
 
 /// Digest of what goes into images: programs, units, recipe, the lab's own files, the root filesystem's name.
-fn key(binaries: &Path, rootfs: &Path) -> Result<String> {
+fn key(binaries: &Path, installed: &Path, rootfs: &Path) -> Result<String> {
     let mut hasher = Sha256::new();
     hasher.update(rootfs.as_os_str().as_encoded_bytes());
-    for name in ["slotd", "slotd-bootctl", "slotd-mkimage"] {
-        hash_tree(&binaries.join(name), &mut hasher)?;
+    for name in cross::PROGRAMS {
+        hash_tree(&installed.join(name), &mut hasher)?;
     }
+    hash_tree(&binaries.join("slotd-mkimage"), &mut hasher)?;
     for folder in [
         "systemd",
         "image/recipe",
         "tests/guest",
+        "tests/guest-arm64",
         "tests/src/images.rs",
         // What the Kubernetes flavour's images hold beside it.
         "tests/src/cluster/node_image.rs",

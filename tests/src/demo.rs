@@ -26,7 +26,8 @@ struct Row {
 
 /// Shows it all; with `keep` the machine stays until Ctrl-C.
 pub fn run(lab: &Lab, loader: Loader, keep: bool) -> Result<()> {
-    let artifacts = lab.artifacts()?;
+    let architecture = loader.architecture();
+    let artifacts = lab.artifacts_of(architecture)?;
     say("making the reference disk and two images");
     let good = artifacts.image(&V2)?;
     let bad = artifacts.image(&UNHEALTHY)?;
@@ -36,8 +37,8 @@ pub fn run(lab: &Lab, loader: Loader, keep: bool) -> Result<()> {
         ..NodeOptions::new(&V1)
     };
     let mut node = Node::off(lab, &options)?;
-    if lab.acceleration()? == Acceleration::Tcg {
-        say("this machine has no usable KVM: the guest is emulated, everything takes longer");
+    if lab.acceleration_of(architecture)? == Acceleration::Tcg {
+        say("the guest is emulated, without KVM: everything takes longer");
     }
 
     say(&format!(

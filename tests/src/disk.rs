@@ -117,7 +117,7 @@ impl Disk {
 }
 
 /// Start and size in bytes of a partition, from the primary GPT of a disk with 512-byte sectors.
-fn partition_range(disk: &File, index: usize) -> Result<(u64, u64)> {
+pub(crate) fn partition_range(disk: &File, index: usize) -> Result<(u64, u64)> {
     let mut entry = [0; 128];
     let offset = 2 * 512 + 128 * (index.checked_sub(1).context("partitions count from 1")? as u64);
     disk.read_exact_at(&mut entry, offset)

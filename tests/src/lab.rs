@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow};
 use crate::artifacts::Artifacts;
 use crate::cluster::{ControlPlane, Options, Program, Programs};
 use crate::images::{V1, Variant};
-use crate::loader::Loader;
+use crate::loader::{Architecture, Loader};
 use crate::vm::{self, Acceleration, Machine, Setup};
 
 /// slotd's configuration on the lab's disks: what keeps scenarios short.
@@ -48,6 +48,7 @@ struct Shared {
     /// Where each test has its folder.
     folder: PathBuf,
     artifacts: OnceLock<Result<Artifacts, String>>,
+    arm64_artifacts: OnceLock<Result<Artifacts, String>>,
     acceleration: OnceLock<Result<Acceleration, String>>,
     control_plane: OnceLock<Result<ControlPlane, String>>,
 }
@@ -117,14 +118,30 @@ impl Lab {
 
     /// Programs, images and disks, built when they are first asked for.
     pub fn artifacts(&self) -> Result<&Artifacts> {
-        self.shared
-            .artifacts
-            .get_or_init(|| Artifacts::build().map_err(|error| format!("{error:#}")))
+        self.artifacts_of(Architecture::Amd64)
+    }
+
+    /// The same for machines of this architecture.
+    pub fn artifacts_of(&self, architecture: Architecture) -> Result<&Artifacts> {
+        let cell = match architecture {
+            Architecture::Amd64 => &self.shared.artifacts,
+            Architecture::Arm64 => &self.shared.arm64_artifacts,
+        };
+        cell.get_or_init(|| Artifacts::build(architecture).map_err(|error| format!("{error:#}")))
             .as_ref()
             .map_err(|error| anyhow!("{error}"))
     }
 
-    /// How guests are executed here.
+    /// How guests of this architecture are executed here.
+    pub fn acceleration_of(&self, architecture: Architecture) -> Result<Acceleration> {
+        match architecture {
+            Architecture::Amd64 => self.acceleration(),
+            // Always translated: the lab's own machine is an x86 one.
+            Architecture::Arm64 => Ok(Acceleration::Tcg),
+        }
+    }
+
+    /// How x86 guests are executed here.
     pub fn acceleration(&self) -> Result<Acceleration> {
         self.shared
             .acceleration
@@ -182,14 +199,17 @@ impl Lab {
     /// The same with what these options say.
     pub fn machine_of(&self, name: &str, options: &NodeOptions<'_>) -> Result<Machine> {
         let variant = options.variant;
-        let disk = self
-            .artifacts()?
-            .disk(variant, options.configuration, options.loader)?;
+        let architecture = options.loader.architecture();
+        let disk = self.artifacts_of(architecture)?.disk(
+            variant,
+            options.configuration,
+            options.loader,
+        )?;
         let folder = self.folder.join(name);
         Machine::new(Setup {
             disk,
             folder,
-            acceleration: self.acceleration()?,
+            acceleration: self.acceleration_of(architecture)?,
             processors: variant.flavour().processors().unwrap_or(self.processors),
             memory: variant.flavour().memory(),
             forwards: options.forwards.to_vec(),

@@ -3,6 +3,7 @@
 
 pub mod artifacts;
 pub mod bench;
+mod binfmt;
 pub mod cluster;
 pub mod cross;
 pub mod demo;

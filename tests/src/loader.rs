@@ -1,5 +1,7 @@
 //! The boot loaders that a machine of the lab can have, and what they hold of the slots, seen from outside by their own tools.
 
+mod uboot;
+
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -18,6 +20,37 @@ pub enum Loader {
     Grub,
     /// GRUB on a BIOS.
     GrubBios,
+    /// U-Boot with its environment in two files of the boot partition.
+    Uboot,
+    /// U-Boot with its environment as two raw copies in a partition.
+    UbootRaw,
+}
+
+/// A processor architecture of the lab's machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Architecture {
+    /// 64-bit x86.
+    Amd64,
+    /// 64-bit ARM, emulated.
+    Arm64,
+}
+
+impl Architecture {
+    /// Debian's name of it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    /// The loader that machines have where none is named.
+    pub const fn usual_loader(self) -> Loader {
+        match self {
+            Self::Amd64 => Loader::SystemdBoot,
+            Self::Arm64 => Loader::Uboot,
+        }
+    }
 }
 
 /// What starts the loader.
@@ -27,6 +60,8 @@ pub enum Firmware {
     Uefi,
     /// QEMU's SeaBIOS.
     Bios,
+    /// Debian's U-Boot for QEMU's ARM64 board.
+    Uboot,
 }
 
 /// What a loader's own data say.
@@ -42,14 +77,41 @@ pub struct Held {
 
 impl Loader {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::SystemdBoot, Self::Grub, Self::GrubBios];
+    pub const ALL: [Self; 5] = [
+        Self::SystemdBoot,
+        Self::Grub,
+        Self::GrubBios,
+        Self::Uboot,
+        Self::UbootRaw,
+    ];
 
-    /// Its name, as slotd-mkimage and the lab's command line have it.
+    /// Its name, as the lab's command line has it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SystemdBoot => "systemd-boot",
             Self::Grub => "grub",
             Self::GrubBios => "grub-bios",
+            Self::Uboot => "uboot",
+            Self::UbootRaw => "uboot-raw",
+        }
+    }
+
+    /// What slotd-mkimage is told of it.
+    pub const fn disk_arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::SystemdBoot => &["--loader", "systemd-boot"],
+            Self::Grub => &["--loader", "grub"],
+            Self::GrubBios => &["--loader", "grub-bios"],
+            Self::Uboot => &["--loader", "uboot", "--uboot-environment", "files"],
+            Self::UbootRaw => &["--loader", "uboot", "--uboot-environment", "raw"],
+        }
+    }
+
+    /// The architecture of the machines that have it.
+    pub const fn architecture(self) -> Architecture {
+        match self {
+            Self::SystemdBoot | Self::Grub | Self::GrubBios => Architecture::Amd64,
+            Self::Uboot | Self::UbootRaw => Architecture::Arm64,
         }
     }
 
@@ -58,6 +120,7 @@ impl Loader {
         match self {
             Self::SystemdBoot => "systemd-boot",
             Self::Grub | Self::GrubBios => "grub",
+            Self::Uboot | Self::UbootRaw => "uboot",
         }
     }
 
@@ -66,6 +129,7 @@ impl Loader {
         match self {
             Self::SystemdBoot | Self::Grub => Firmware::Uefi,
             Self::GrubBios => Firmware::Bios,
+            Self::Uboot | Self::UbootRaw => Firmware::Uboot,
         }
     }
 
@@ -81,6 +145,8 @@ impl Loader {
                 })?;
                 held_by_grub(&listing).map(Some)
             }
+            Self::Uboot => uboot::Environment::of_files(disk)?.held().map(Some),
+            Self::UbootRaw => uboot::Environment::of_partition(disk)?.held().map(Some),
         }
     }
 
@@ -99,6 +165,8 @@ impl Loader {
                 })?;
                 esp::copy_in(disk, copy.path(), GRUB_ENVIRONMENT)
             }
+            Self::Uboot => uboot::Environment::of_files(disk)?.set(variables),
+            Self::UbootRaw => uboot::Environment::of_partition(disk)?.set(variables),
         }
     }
 }

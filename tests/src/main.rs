@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use slotd_tests::bench::Part;
 use slotd_tests::cross::{self, Profile};
 use slotd_tests::lab::Lab;
-use slotd_tests::loader::Loader;
+use slotd_tests::loader::{Architecture, Loader};
 use slotd_tests::runner::{self, Outcome, Set, Test, Tier};
 use slotd_tests::selection::Selection;
 use slotd_tests::standin::{agent, controller};
@@ -31,9 +31,12 @@ enum Command {
         /// Show a roll-out instead: two virtual machines that are nodes of a Kubernetes cluster
         #[arg(long)]
         kubernetes: bool,
-        /// The machine's boot loader: systemd-boot, grub, or grub-bios
-        #[arg(long, default_value = Loader::SystemdBoot.name(), conflicts_with = "kubernetes")]
-        loader: Loader,
+        /// The machine's boot loader: systemd-boot, grub or grub-bios on amd64, uboot or uboot-raw on arm64
+        #[arg(long, conflicts_with = "kubernetes")]
+        loader: Option<Loader>,
+        /// The machine's architecture; by default the loader's
+        #[arg(long, value_enum, conflicts_with = "kubernetes")]
+        arch: Option<Architecture>,
         /// Leave the machine running and say how to log in
         #[arg(long)]
         keep: bool,
@@ -125,8 +128,18 @@ fn run(cli: Cli) -> Result<bool> {
         Command::Demo {
             kubernetes,
             loader,
+            arch,
             keep,
         } => {
+            let loader =
+                loader.unwrap_or_else(|| arch.unwrap_or(Architecture::Amd64).usual_loader());
+            if arch.is_some_and(|arch| arch != loader.architecture()) {
+                bail!(
+                    "{} is a loader of {} machines here",
+                    loader.name(),
+                    loader.architecture().name()
+                );
+            }
             setup::ensure_packages()?;
             let lab = Lab::new(&lab_folder()?, 2)?.for_test("demo")?;
             if kubernetes {

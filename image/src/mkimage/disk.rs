@@ -19,7 +19,7 @@ use crate::recipe::Recipe;
 use crate::size::Size;
 use crate::sparse;
 use crate::tree::Tree;
-use crate::uboot::{self, Environment, RawPartition};
+use crate::uboot::{self, Environment};
 
 const SECTOR: u64 = 512;
 const MIB: u64 = 1 << 20;
@@ -253,14 +253,11 @@ pub(crate) fn make(request: &Request<'_>) -> Result<()> {
         Loader::Grub => Some(Firmware::Uefi),
         Loader::GrubBios => Some(Firmware::Bios),
         Loader::Uboot => {
-            let raw = layout.environment.map(|place| RawPartition {
-                number: layout.partitions.len() + 1,
-                offset: place.offset,
-            });
             let target = uboot::Target {
                 boot: &esp,
                 disk: &disk,
-                raw,
+                raw: layout.environment.map(|place| place.offset),
+                environment: request.uboot_environment,
                 architecture: request.recipe.architecture,
             };
             uboot_config =

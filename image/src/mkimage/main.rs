@@ -139,7 +139,7 @@ struct DiskArguments {
     #[arg(long, value_enum, default_value_t = disk::Loader::SystemdBoot)]
     loader: disk::Loader,
     /// Where U-Boot's environment lies
-    #[arg(long, value_enum, default_value_t = uboot::Environment::File)]
+    #[arg(long, value_enum, default_value_t = uboot::Environment::Files)]
     uboot_environment: uboot::Environment,
     /// The tree of units, policy and presets, which has the scripts for boot loaders, too
     #[arg(long, default_value = slotd::DEFAULT_UNITS)]

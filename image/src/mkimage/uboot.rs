@@ -17,34 +17,30 @@ use crate::esp::{BootImage, Esp};
 const SCRIPT: &str = "usr/lib/slotd/uboot/boot.cmd";
 /// Where U-Boot's standard boot looks for a script, on a partition that it takes for bootable.
 const SCRIPT_COPY: &str = "/boot.scr";
-/// The environment as a file.
-const FILE: &str = "/uboot.env";
+/// The environment as a file, and its second copy.
+const FILES: [&str; 2] = ["uboot.env", "uboot-redund.env"];
 /// Where the recipe mounts the boot partition.
 const MOUNT: &str = "/boot/firmware";
 /// Name of the partition of a raw pair.
-pub(crate) const PARTITION: &str = "uboot-env";
+pub(crate) const PARTITION: &str = "ubootenv";
 /// Bytes of an environment, or of each copy of it.
 const SIZE: u64 = 0x4000;
-/// Where the second copy begins in the partition: what a medium erases or tears at once holds only one of them.
-const SECOND: u64 = 0x8_0000;
 /// Where the flags byte lies in a copy of a redundant pair: behind the checksum.
-const FLAGS: u64 = 4;
+const FLAGS: usize = 4;
 const SECTOR: u64 = 512;
+/// Between these lines of the script stand its settings.
+const SETTINGS: &str = "# ---- Settings";
+const MEMORY: &str = "# ---- Memory";
 
 /// Where the environment lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Environment {
-    /// A file on the boot partition
+    /// A file on the boot partition, of which a power cut may leave half
     File,
-    /// Two raw copies in a partition of their own
+    /// Two files on the boot partition, written in turn
+    Files,
+    /// Two raw copies in a partition of their own, written in turn
     Raw,
-}
-
-/// A partition: its number, and where it begins, in bytes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RawPartition {
-    pub(crate) number: usize,
-    pub(crate) offset: u64,
 }
 
 /// What U-Boot is given on a disk.
@@ -53,14 +49,15 @@ pub(crate) struct Target<'a> {
     /// The boot partition.
     pub(crate) boot: &'a Esp<'a>,
     pub(crate) disk: &'a Path,
-    /// Where a raw pair lies; without it the environment is a file.
-    pub(crate) raw: Option<RawPartition>,
+    /// Where the partition for a raw environment begins, in bytes.
+    pub(crate) raw: Option<u64>,
+    pub(crate) environment: Environment,
     pub(crate) architecture: Architecture,
 }
 
 impl Target<'_> {
-    /// Makes the slots bootable: the script for this disk and the environment. Slots A and B are partitions 2 and 3. Returns
-    /// `fw_env.config` for the system.
+    /// Makes the slots bootable: the script for this disk and the environment. The slots' partitions are labelled `root-a` and
+    /// `root-b`. Returns `fw_env.config` for the system.
     pub(crate) fn install(
         &self,
         images: &[BootImage],
@@ -68,74 +65,82 @@ impl Target<'_> {
         extra: &str,
         units: &Path,
     ) -> Result<String> {
-        let (boot, disk, raw) = (self.boot, self.disk, self.raw);
         let path = units.join(SCRIPT);
-        let script =
+        let shipped =
             fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        let script = format!("{}{script}", preamble(raw, extra)?);
-        boot.write(SCRIPT_COPY, &wrap(&script, self.architecture)?)?;
+        let script = script(&shipped, self.environment, extra)
+            .with_context(|| format!("using {}", path.display()))?;
+        self.boot
+            .write(SCRIPT_COPY, &wrap(&script, self.architecture)?)?;
 
         let variables = variables(images, machine_id);
-        match raw {
-            None => {
-                boot.write(FILE, &environment(&variables, false)?)?;
-                Ok(format!(
-                    "# Device        Offset  Size\n{MOUNT}{FILE} 0x0 {SIZE:#x}\n"
-                ))
+        let mut config = String::from("# Device  Offset  Size\n");
+        match (self.environment, self.raw) {
+            (Environment::File, _) => {
+                let [name, _] = FILES;
+                self.boot.write(&format!("/{name}"), &single(&variables)?)?;
+                let _ = writeln!(config, "{MOUNT}/{name} 0x0 {SIZE:#x}");
             }
-            Some(partition) => {
-                let mut copy = environment(&variables, true)?;
-                let flags = usize::try_from(FLAGS).context("an environment's flags")?;
+            (Environment::Files, _) => {
+                for (name, copy) in FILES.iter().zip(pair(&variables)?) {
+                    self.boot.write(&format!("/{name}"), &copy)?;
+                    let _ = writeln!(config, "{MOUNT}/{name} 0x0 {SIZE:#x}");
+                }
+            }
+            (Environment::Raw, Some(start)) => {
                 let file = OpenOptions::new()
                     .write(true)
-                    .open(disk)
-                    .with_context(|| format!("opening {}", disk.display()))?;
-                let mut put = |offset: u64, flag: u8| -> Result<()> {
-                    *copy.get_mut(flags).context("an empty environment")? = flag;
-                    file.write_all_at(&copy, partition.offset + offset)
-                        .with_context(|| format!("writing the environment to {}", disk.display()))
-                };
-                // The first one counts.
-                put(0, 1)?;
-                put(SECOND, 0)?;
-                let device = format!("/dev/disk/by-partlabel/{PARTITION}");
-                Ok(format!(
-                    "# Device        Offset  Size\n{device} 0x0 {SIZE:#x}\n{device} {SECOND:#x} {SIZE:#x}\n"
-                ))
+                    .open(self.disk)
+                    .with_context(|| format!("opening {}", self.disk.display()))?;
+                for (offset, copy) in [0, SIZE].into_iter().zip(pair(&variables)?) {
+                    file.write_all_at(&copy, start + offset).with_context(|| {
+                        format!("writing the environment to {}", self.disk.display())
+                    })?;
+                    let _ = writeln!(
+                        config,
+                        "/dev/disk/by-partlabel/{PARTITION} {offset:#x} {SIZE:#x}"
+                    );
+                }
             }
+            (Environment::Raw, None) => bail!("there is no partition for the environment"),
         }
+        Ok(config)
     }
 }
 
-/// The part of the script that is this disk's.
-fn preamble(raw: Option<RawPartition>, extra: &str) -> Result<String> {
+/// The script with this disk's settings in the place of its own.
+fn script(text: &str, place: Environment, extra: &str) -> Result<String> {
+    let (head, rest) = text
+        .split_once(SETTINGS)
+        .context("the boot script has no settings")?;
+    let (_, tail) = rest
+        .split_once(MEMORY)
+        .context("the boot script's settings do not end")?;
+    Ok(format!("{head}{}\n{MEMORY}{tail}", settings(place, extra)?))
+}
+
+/// What the script has to know of this disk.
+fn settings(place: Environment, extra: &str) -> Result<String> {
     if extra.contains(['\n', '\r', '\'', '"', '$', ';', '\\']) {
         bail!(
             "options of several lines or with '\"$;\\ cannot stand in U-Boot's script: {extra:?}"
         );
     }
-    let mut text =
-        String::from("# Written by slotd-mkimage for this disk.\nl_part_a=2\nl_part_b=3\n");
-    let extra = extra.trim();
-    if !extra.is_empty() {
-        let _ = writeln!(text, "l_extra='{extra}'");
-    }
-    match raw {
-        None => {
-            let _ = writeln!(text, "l_place=file\nl_file={FILE}");
-        }
-        Some(partition) => {
-            // Partitions are numbered in hexadecimal, as all numbers of U-Boot's commands.
-            let _ = writeln!(
-                text,
-                "l_place=pair\nl_part={:x}\nl_blocks={:#x}\nl_second={:#x}\nl_size={:#x}",
-                partition.number,
-                SIZE / SECTOR,
-                SECOND / SECTOR,
-                SIZE - 1,
-            );
-        }
-    }
+    let store = match place {
+        Environment::File => "file",
+        Environment::Files => "files",
+        Environment::Raw => "raw",
+    };
+    let mut text = format!(
+        "# ---- Settings of this disk, by slotd-mkimage\n\nsetenv slotd_store {store}\nsetenv slotd_size {SIZE:#x}\n"
+    );
+    let _ = writeln!(text, "setenv slotd_sectors {:#x}", SIZE / SECTOR);
+    let _ = writeln!(text, "setenv slotd_file {}", FILES[0]);
+    let _ = writeln!(text, "setenv slotd_second {}", FILES[1]);
+    let _ = writeln!(text, "setenv slotd_partition {PARTITION}");
+    text.push_str("setenv slotd_a_label root-a\nsetenv slotd_b_label root-b\n");
+    // Without a value this removes what there was.
+    let _ = writeln!(text, "setenv slotd_extra {}", extra.trim());
     Ok(text)
 }
 
@@ -159,11 +164,24 @@ fn variables(images: &[BootImage], machine_id: &str) -> String {
     text
 }
 
+/// A redundant pair of these variables, of which the first copy counts.
+fn pair(variables: &str) -> Result<[Vec<u8>; 2]> {
+    let first = environment(variables, &["-r"])?;
+    let mut second = first.clone();
+    *second.get_mut(FLAGS).context("an empty environment")? = 0;
+    Ok([first, second])
+}
+
+/// These variables as an environment that has no second copy.
+fn single(variables: &str) -> Result<Vec<u8>> {
+    environment(variables, &[])
+}
+
 /// An environment of these variables, made by U-Boot's own tool.
-fn environment(variables: &str, redundant: bool) -> Result<Vec<u8>> {
+fn environment(variables: &str, options: &[&str]) -> Result<Vec<u8>> {
     let output = tempfile::NamedTempFile::new().context("making a temporary file")?;
     Tool::new("mkenvimage")
-        .args(redundant.then_some("-r"))
+        .args(options)
         .args(["-p", "0x0", "-s", &format!("{SIZE:#x}"), "-o"])
         .arg(output.path())
         .arg("-")
@@ -193,27 +211,48 @@ fn wrap(script: &str, architecture: Architecture) -> Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{RawPartition, preamble};
+    use super::{Environment, script, settings};
+
+    const SHIPPED: &str = include_str!("../../../systemd/usr/lib/slotd/uboot/boot.cmd");
 
     #[test]
     fn a_disk_says_where_its_environment_lies() {
+        // 16 KiB are 32 sectors of 512 bytes.
         assert_eq!(
-            preamble(None, " quiet ").unwrap(),
-            "# Written by slotd-mkimage for this disk.\nl_part_a=2\nl_part_b=3\nl_extra='quiet'\n\
-             l_place=file\nl_file=/uboot.env\n"
-        );
-        let raw = RawPartition {
-            number: 5,
-            offset: 0,
-        };
-        // 16 KiB are 32 sectors, 512 KiB 1024.
-        assert_eq!(
-            preamble(Some(raw), "").unwrap(),
-            "# Written by slotd-mkimage for this disk.\nl_part_a=2\nl_part_b=3\n\
-             l_place=pair\nl_part=5\nl_blocks=0x20\nl_second=0x400\nl_size=0x3fff\n"
+            settings(Environment::Raw, " quiet ").unwrap(),
+            "# ---- Settings of this disk, by slotd-mkimage\n\n\
+             setenv slotd_store raw\nsetenv slotd_size 0x4000\nsetenv slotd_sectors 0x20\n\
+             setenv slotd_file uboot.env\nsetenv slotd_second uboot-redund.env\n\
+             setenv slotd_partition ubootenv\nsetenv slotd_a_label root-a\nsetenv slotd_b_label root-b\n\
+             setenv slotd_extra quiet\n"
         );
         for extra in ["a\nb", "a'b", "$x", "a;reset"] {
-            assert!(preamble(None, extra).is_err(), "{extra}");
+            assert!(settings(Environment::File, extra).is_err(), "{extra}");
+        }
+    }
+
+    #[test]
+    fn the_settings_of_the_script_that_is_shipped_are_replaced_and_nothing_else() {
+        let text = script(SHIPPED, Environment::Raw, "").unwrap();
+        assert!(text.contains("\nsetenv slotd_store raw\n"));
+        assert!(!text.contains("\nsetenv slotd_store files\n"));
+        let named = |text: &str| -> Vec<String> {
+            text.lines()
+                .filter_map(|line| line.strip_prefix("setenv "))
+                .filter_map(|rest| rest.split(' ').next().map(str::to_owned))
+                .collect()
+        };
+        assert_eq!(named(&text), named(SHIPPED));
+        assert!(script("no settings", Environment::Raw, "").is_err());
+    }
+
+    #[test]
+    fn texts_that_the_script_prints_have_no_apostrophe() {
+        for line in SHIPPED
+            .lines()
+            .filter(|line| !line.trim_start().starts_with('#'))
+        {
+            assert!(!line.contains('\''), "{line}");
         }
     }
 }

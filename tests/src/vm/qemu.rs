@@ -13,6 +13,8 @@ use crate::loader::Firmware;
 
 /// Debian's UEFI firmware for virtual machines.
 const FIRMWARE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
+/// Debian's U-Boot for QEMU's ARM64 board.
+const UBOOT: &str = "/usr/lib/u-boot/qemu_arm64/u-boot.bin";
 /// A machine's own variable store, in its folder.
 const VARIABLES_COPY: &str = "vars.fd";
 /// Its empty variable store.
@@ -52,7 +54,7 @@ impl Qemu {
             .stdout(Stdio::null())
             .stderr(errors)
             .spawn()
-            .context("starting qemu-system-x86_64 through setpriv")?;
+            .context("starting qemu through setpriv")?;
         Ok(Self { child })
     }
 
@@ -69,16 +71,23 @@ impl Qemu {
         let mut command = Command::new("setpriv");
         command
             .current_dir(hardware.folder)
-            .args([
-                "--pdeathsig",
-                "KILL",
-                "qemu-system-x86_64",
-                "-M",
-                "q35",
-                "-display",
-                "none",
-            ])
-            .args(hardware.acceleration.arguments())
+            .args(["--pdeathsig", "KILL"]);
+        match hardware.firmware {
+            Firmware::Uefi | Firmware::Bios => command
+                .args(["qemu-system-x86_64", "-M", "q35"])
+                .args(hardware.acceleration.arguments()),
+            // A processor of those boards, always translated.
+            Firmware::Uboot => command
+                .args(["qemu-system-aarch64", "-M", "virt,gic-version=2"])
+                .args([
+                    "-accel",
+                    "tcg,thread=multi,tb-size=256",
+                    "-cpu",
+                    "cortex-a57",
+                ]),
+        };
+        command
+            .args(["-display", "none"])
             .args([
                 "-smp",
                 &hardware.processors.to_string(),
@@ -107,16 +116,26 @@ impl Qemu {
             .arg(format!(
                 "socket,id=login,server=on,wait=off,path={}",
                 socket::LOGIN
-            ))
-            .args(["-serial", "chardev:login"]);
-        if hardware.firmware == Firmware::Uefi {
-            command
-                .args([
-                    "-drive",
-                    &format!("if=pflash,format=raw,readonly=on,file={FIRMWARE}"),
-                    "-drive",
-                ])
-                .arg(format!("if=pflash,format=raw,file={VARIABLES_COPY}"));
+            ));
+        match hardware.firmware {
+            Firmware::Uefi | Firmware::Bios => command.args(["-serial", "chardev:login"]),
+            // That board has one serial port.
+            Firmware::Uboot => command.args(["-device", "virtconsole,chardev=login"]),
+        };
+        match hardware.firmware {
+            Firmware::Bios => {}
+            Firmware::Uboot => {
+                command.args(["-bios", UBOOT]);
+            }
+            Firmware::Uefi => {
+                command
+                    .args([
+                        "-drive",
+                        &format!("if=pflash,format=raw,readonly=on,file={FIRMWARE}"),
+                        "-drive",
+                    ])
+                    .arg(format!("if=pflash,format=raw,file={VARIABLES_COPY}"));
+            }
         }
         command
             .arg("-drive")

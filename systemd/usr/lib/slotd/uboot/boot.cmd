@@ -1,212 +1,297 @@
-# slotd's boot script for U-Boot: starts the slot that its environment prefers, takes a try from one that is not proven yet, goes
-# on with the other slot when one cannot be started, and stops at a message when there is none.
+# slotd's boot script for U-Boot: starts one of two slots, and counts the boots of one that is not proven.
 #
-#   slotd_order                       `A B` or `B A`: the preferred slot first
-#   slotd_a_ok, slotd_b_ok            1: proven, never counted; 0: not proven; not set: holds nothing
-#   slotd_a_tries, slotd_b_tries      boots left to a slot that is not proven; not set: none
-#   slotd_tries                       boots that the trial was given
-#   slotd_machine_id, slotd_deadline, slotd_panic    go to the kernel's command line, the last two on a trial only
+#   mkimage -A arm64 -T script -C none -d boot.cmd boot.scr
 #
-# Numbers are hexadecimal without 0x. What goes before these lines names the disk's own things, with l_ in front as all
-# variables of the shell here: variables of the environment are replaced while the script runs.
+# U-Boot runs boot.scr from the boot partition by itself (distro boot, which sets devtype, devnum, distro_bootpart and
+# the *_addr_r variables). It needs the commands setexpr, test, itest, env import, env export, part, load, booti, cmp.
 #
-#   l_place    where the variables lie: own (U-Boot's own environment), file, or pair (two raw copies, the redundant format)
-#   l_file     file: its path on the boot partition
-#   l_part     pair: the number of its partition
-#   l_blocks   pair: blocks of a copy
-#   l_second   pair: where the second copy begins, in blocks from the partition's start
-#   l_size     pair: bytes of a copy without its flags byte
-#   l_part_a, l_part_b    numbers of the slots' partitions
-#   l_extra    more options for the kernel
+# In the environment, written by slotd and read here; numbers are hexadecimal without 0x:
 #
-# Of this shell: there is no `!`, no empty value for an l_ variable and no apostrophe between double quotes, and `setexpr` writes
-# hexadecimal without 0x, while `test` reads a number without it as decimal.
+#   slotd_order    both slots, the preferred one first: "B A"
+#   slotd_a_ok     1: slot A is proven, and is started without being counted; 0: it is not proven; not set: it is empty
+#   slotd_a_tries  boots that slot A has left where it is not proven; one is taken off BEFORE each
+#   slotd_b_ok, slotd_b_tries  the same for slot B
+#   slotd_tries    boots that the trial was given; passed on as slotd.tries=
+#   slotd_machine_id, slotd_deadline, slotd_panic
+#                  where set: the disk's machine id for the kernel's command line, and on a trial the seconds that it has to prove
+#                  itself, and from a panic to the reboot
+#
+# A slot's kernel is /boot/Image or /boot/vmlinuz in the slot, its initrd /boot/initrd.img, its device tree
+# /boot/dtbs/${fdtfile} or /boot/dtb (U-Boot's own without one). An image may have /usr/lib/slotd/uboot.env, text with:
+#
+#   slotd_options=         kernel options of the image
+#   slotd_trial_deadline=  seconds that a trial boot has to prove itself, where the environment does not say (600 without it)
+#
+# A slot that is not proven and has no tries left, or none set, is never started. Where neither slot can be started, a
+# message says so and the machine waits: it is not reset, and no counter is set back. An environment that cannot be
+# read says nothing against a slot: slot A is started, or B where A has no kernel, and nothing is written.
 
-l_type=${devtype}
-l_dev=${devnum}
-l_boot=1
-if test -n "${distro_bootpart}"; then l_boot=${distro_bootpart}; fi
+# In a text between double quotes U-Boot's shell takes no apostrophe.
 
-# Buffers where an initrd will lie, which is loaded after all this: a copy of the environment without its flags byte, the two
-# raw ones, and what U-Boot had.
-l_buf=${ramdisk_addr_r}
-setexpr slotd_x ${ramdisk_addr_r} + 0x4
-l_buf4=0x${slotd_x}
-setexpr slotd_x ${ramdisk_addr_r} + 0x100000
-l_one=0x${slotd_x}
-setexpr slotd_x ${ramdisk_addr_r} + 0x200000
-l_two=0x${slotd_x}
-setexpr slotd_x ${ramdisk_addr_r} + 0x300000
-l_keep=0x${slotd_x}
-l_valid=no
+# ---- Settings: slotd-mkimage puts a disk's own in the place of these
 
-if test "${l_place}" = own; then
-  l_valid=yes
-elif test "${l_place}" = file; then
-  if load ${l_type} ${l_dev}:${l_boot} ${l_buf} ${l_file}; then
-    l_size=0x${filesize}
-    # Asks for nothing that is there: only the checksum counts.
-    if env import -c ${l_buf} ${l_size} slotd_x; then l_valid=yes; fi
+# Where the environment is:
+#   own    U-Boot's own place: U-Boot has read it, and saveenv writes it
+#   file   one file on the boot partition: fatwrite can leave half of it after a power cut
+#   files  two files on the boot partition, written in turn
+#   raw    two copies behind one another at the start of a partition, written in turn; sectors of 512 bytes
+# Except for own, U-Boot itself must be built without a redundant environment: env import -c would expect its flags.
+setenv slotd_store files
+# Bytes of a copy, as in fw_env.config, and the same in sectors.
+setenv slotd_size 0x2000
+setenv slotd_sectors 0x10
+setenv slotd_file uboot.env
+setenv slotd_second uboot-redund.env
+# Names of partitions: of the environment (raw), of the slots.
+setenv slotd_partition ubootenv
+setenv slotd_a_label root-a
+setenv slotd_b_label root-b
+# More options for the kernel.
+setenv slotd_extra
+
+# ---- Memory: behind the place of the initrd, which is loaded last
+
+setexpr slotd_copy0 ${ramdisk_addr_r} + 0x100000
+setexpr slotd_copy1 ${ramdisk_addr_r} + 0x200000
+# One copy without its byte of flags, as env import and env export have it.
+setexpr slotd_plain ${ramdisk_addr_r} + 0x300000
+setexpr slotd_plain4 0x${slotd_plain} + 4
+setexpr slotd_check ${ramdisk_addr_r} + 0x400000
+setexpr slotd_running ${ramdisk_addr_r} + 0x500000
+
+# ---- Read the environment
+
+setenv slotd_readable
+setenv slotd_length ${slotd_size}
+if test "${slotd_store}" = own; then
+  setenv slotd_readable 1
+else
+  # Nothing that was set before counts for what the environment says.
+  setenv slotd_order
+  setenv slotd_a_ok
+  setenv slotd_a_tries
+  setenv slotd_b_ok
+  setenv slotd_b_tries
+  setenv slotd_tries
+  setenv slotd_machine_id
+  setenv slotd_deadline
+  setenv slotd_panic
+fi
+if test "${slotd_store}" = file; then
+  mw.b 0x${slotd_plain} 0 ${slotd_size}
+  if load ${devtype} ${devnum}:${distro_bootpart} 0x${slotd_plain} ${slotd_file}; then
+    setenv slotd_readable 1
   fi
-elif test "${l_place}" = pair; then
-  ${l_type} dev ${l_dev}
-  part start ${l_type} ${l_dev} ${l_part} slotd_x
-  l_first=0x${slotd_x}
-  setexpr slotd_x ${l_first} + ${l_second}
-  l_next=0x${slotd_x}
-  ${l_type} read ${l_one} ${l_first} ${l_blocks}
-  ${l_type} read ${l_two} ${l_next} ${l_blocks}
-  l_ok0=no
-  l_ok1=no
-  for l_copy in 0 1; do
-    if test ${l_copy} = 0; then l_from=${l_one}; else l_from=${l_two}; fi
-    setexpr slotd_x ${l_from} + 4
-    setexpr.b slotd_flags *0x${slotd_x}
-    setexpr slotd_x ${l_from} + 5
-    cp.b ${l_from} ${l_buf} 4
-    cp.b 0x${slotd_x} ${l_buf4} ${l_size}
-    # The flags are looked at before: what the environment does not hold is removed by this.
-    if test ${l_copy} = 0; then l_flags0=0x${slotd_flags}; else l_flags1=0x${slotd_flags}; fi
-    if env import -c ${l_buf} ${l_size} slotd_x; then
-      if test ${l_copy} = 0; then l_ok0=yes; else l_ok1=yes; fi
+fi
+if test "${slotd_store}" = files || test "${slotd_store}" = raw; then
+  mw.b 0x${slotd_copy0} 0 ${slotd_size}
+  mw.b 0x${slotd_copy1} 0 ${slotd_size}
+  if test "${slotd_store}" = raw; then
+    ${devtype} dev ${devnum}
+    part start ${devtype} ${devnum} ${slotd_partition} slotd_sector0
+    setexpr slotd_sector1 0x${slotd_sector0} + ${slotd_sectors}
+    ${devtype} read 0x${slotd_copy0} 0x${slotd_sector0} ${slotd_sectors}
+    ${devtype} read 0x${slotd_copy1} 0x${slotd_sector1} ${slotd_sectors}
+  else
+    load ${devtype} ${devnum}:${distro_bootpart} 0x${slotd_copy0} ${slotd_file}
+    load ${devtype} ${devnum}:${distro_bootpart} 0x${slotd_copy1} ${slotd_second}
+  fi
+  setexpr slotd_length ${slotd_size} - 1
+  setenv slotd_length 0x${slotd_length}
+  setexpr slotd_data ${slotd_size} - 5
+  # Which copies are good. Of each one only a variable is asked for that nobody has: that checks its CRC.
+  setenv slotd_good0
+  setenv slotd_good1
+  for slotd_c in 0 1; do
+    if test "${slotd_c}" = 0; then setenv slotd_at ${slotd_copy0}; else setenv slotd_at ${slotd_copy1}; fi
+    setexpr slotd_at4 0x${slotd_at} + 4
+    setexpr slotd_at5 0x${slotd_at} + 5
+    cp.b 0x${slotd_at} 0x${slotd_plain} 4
+    cp.b 0x${slotd_at5} 0x${slotd_plain4} 0x${slotd_data}
+    if test "${slotd_c}" = 0; then setexpr.b slotd_flags0 *0x${slotd_at4}; else setexpr.b slotd_flags1 *0x${slotd_at4}; fi
+    if env import -c 0x${slotd_plain} ${slotd_length} slotd_nobody; then
+      if test "${slotd_c}" = 0; then setenv slotd_good0 1; else setenv slotd_good1 1; fi
     fi
   done
-  l_use=none
-  if test ${l_ok0} = yes; then l_use=0; fi
-  if test ${l_ok1} = yes; then
-    if test ${l_ok0} = no; then
-      l_use=1
-    elif test ${l_flags0} = 0xff && test ${l_flags1} = 0x0; then
-      l_use=1
-    elif test ${l_flags1} = 0xff && test ${l_flags0} = 0x0; then
-      l_use=0
-    elif test ${l_flags1} -gt ${l_flags0}; then
-      l_use=1
+  # Which one counts: the larger number, but 0 follows ff.
+  setenv slotd_use
+  if test -n "${slotd_good0}" && test -n "${slotd_good1}"; then
+    setenv slotd_use 0
+    if itest.b 0x${slotd_flags1} -gt 0x${slotd_flags0}; then setenv slotd_use 1; fi
+    if test "${slotd_flags0}" = ff && test "${slotd_flags1}" = 0; then setenv slotd_use 1; fi
+    if test "${slotd_flags1}" = ff && test "${slotd_flags0}" = 0; then setenv slotd_use 0; fi
+  elif test -n "${slotd_good0}"; then
+    setenv slotd_use 0
+  elif test -n "${slotd_good1}"; then
+    setenv slotd_use 1
+  fi
+  if test -n "${slotd_use}"; then
+    setenv slotd_readable 1
+    if test "${slotd_use}" = 0; then
+      setenv slotd_at ${slotd_copy0}
+      setenv slotd_target ${slotd_copy1}
+      setenv slotd_target_file ${slotd_second}
+      setenv slotd_target_sector ${slotd_sector1}
+      setexpr slotd_flags 0x${slotd_flags0} + 1
+    else
+      setenv slotd_at ${slotd_copy1}
+      setenv slotd_target ${slotd_copy0}
+      setenv slotd_target_file ${slotd_file}
+      setenv slotd_target_sector ${slotd_sector0}
+      setexpr slotd_flags 0x${slotd_flags1} + 1
     fi
+    if test "${slotd_flags}" = 100; then setenv slotd_flags 0; fi
+    setexpr slotd_at5 0x${slotd_at} + 5
+    cp.b 0x${slotd_at} 0x${slotd_plain} 4
+    cp.b 0x${slotd_at5} 0x${slotd_plain4} 0x${slotd_data}
   fi
-  if test ${l_use} = 0; then
-    l_from=${l_one}; l_flags=${l_flags0}; l_spare=${l_two}; l_block=${l_next}; l_valid=yes
-  elif test ${l_use} = 1; then
-    l_from=${l_two}; l_flags=${l_flags1}; l_spare=${l_one}; l_block=${l_first}; l_valid=yes
-  fi
-  if test ${l_valid} = yes; then
-    setexpr slotd_x ${l_from} + 5
-    cp.b ${l_from} ${l_buf} 4
-    cp.b 0x${slotd_x} ${l_buf4} ${l_size}
+fi
+if test -n "${slotd_readable}" && test "${slotd_store}" != own; then
+  if env import -c 0x${slotd_plain} ${slotd_length} slotd_order slotd_a_ok slotd_a_tries slotd_b_ok slotd_b_tries slotd_tries slotd_machine_id slotd_deadline slotd_panic; then
+    true
+  else
+    setenv slotd_readable
   fi
 fi
 
-if test ${l_valid} = no; then
-  echo "slotd: the environment cannot be read, taking both slots for proven, A first, and counting nothing"
-  setenv slotd_order A B
+if test -z "${slotd_readable}"; then
+  echo "slotd: the environment cannot be read; it is left as it is"
+  setenv slotd_order "A B"
   setenv slotd_a_ok 1
   setenv slotd_b_ok 1
-elif test "${l_place}" != own; then
-  env import -c ${l_buf} ${l_size} slotd_order slotd_a_ok slotd_b_ok slotd_a_tries slotd_b_tries slotd_tries slotd_machine_id slotd_deadline slotd_panic
+elif test -z "${slotd_order}"; then
+  setenv slotd_order "A B"
+  if test -z "${slotd_a_ok}" && test -z "${slotd_b_ok}"; then
+    echo "slotd: the environment says nothing of the slots"
+    setenv slotd_a_ok 1
+  fi
 fi
-if test -z "${slotd_order}${slotd_a_ok}${slotd_b_ok}"; then setenv slotd_a_ok 1; fi
-if test -z "${slotd_order}"; then setenv slotd_order A B; fi
 
-for l_slot in ${slotd_order}; do
-  l_try=no
-  if test "${l_slot}" = A; then
-    l_number=${l_part_a}
-    l_name=a
+# ---- Try the slots in order
+
+for slotd_s in ${slotd_order}; do
+  setenv slotd_go
+  setenv slotd_left
+  if test "${slotd_s}" = A; then
+    setenv slotd_name a
+    setenv slotd_label ${slotd_a_label}
     if test "${slotd_a_ok}" = 1; then
-      l_try=good
+      setenv slotd_go good
     elif test "${slotd_a_ok}" = 0 && test -n "${slotd_a_tries}"; then
-      if test 0x${slotd_a_tries} -gt 0; then l_try=trial; fi
+      if test 0x${slotd_a_tries} -gt 0; then setenv slotd_go trial; setexpr slotd_left 0x${slotd_a_tries} - 1; fi
     fi
-  elif test "${l_slot}" = B; then
-    l_number=${l_part_b}
-    l_name=b
+  elif test "${slotd_s}" = B; then
+    setenv slotd_name b
+    setenv slotd_label ${slotd_b_label}
     if test "${slotd_b_ok}" = 1; then
-      l_try=good
+      setenv slotd_go good
     elif test "${slotd_b_ok}" = 0 && test -n "${slotd_b_tries}"; then
-      if test 0x${slotd_b_tries} -gt 0; then l_try=trial; fi
+      if test 0x${slotd_b_tries} -gt 0; then setenv slotd_go trial; setexpr slotd_left 0x${slotd_b_tries} - 1; fi
     fi
   fi
 
-  if test ${l_try} = trial && test ${l_valid} = no; then
-    echo "slotd: slot ${l_slot} is on trial and the environment is no longer known: not started"
-    l_try=no
-  fi
-  if test ${l_try} = trial; then
-    # The try is taken before the slot starts. Everything else in the environment stays, and nothing of U-Boot's own gets into
-    # it: for the write the running environment is exchanged for the one that was read.
-    if test "${l_place}" != own; then
-      env export -c -s 0x40000 ${l_keep}
-      env import -d -c ${l_buf} ${l_size}
-    fi
-    if test ${l_name} = a; then setexpr slotd_a_tries 0x${slotd_a_tries} - 1; else setexpr slotd_b_tries 0x${slotd_b_tries} - 1; fi
-    l_written=no
-    if test "${l_place}" = own; then
-      if saveenv; then l_written=yes; fi
+  # A try is taken off, and that is on the medium, before the slot is started.
+  if test "${slotd_go}" = trial; then
+    setenv slotd_go
+    setenv slotd_saved
+    if test "${slotd_store}" = own; then
+      setenv slotd_${slotd_name}_tries ${slotd_left}
+      if saveenv; then setenv slotd_saved 1; fi
     else
-      env export -c -s ${l_size} ${l_buf}
-      env import -d -c ${l_keep} 0x40000
-      env import -c ${l_buf} ${l_size} slotd_order slotd_a_ok slotd_b_ok slotd_a_tries slotd_b_tries slotd_tries slotd_machine_id slotd_deadline slotd_panic
-      if test "${l_place}" = file; then
-        if fatwrite ${l_type} ${l_dev}:${l_boot} ${l_buf} ${l_file} ${l_size}; then l_written=yes; fi
-      else
-        # Over the copy that does not count.
-        if test ${l_flags} = 0xff; then
-          l_flags=0x0
-        else
-          setexpr slotd_x ${l_flags} + 1
-          l_flags=0x${slotd_x}
+      # The stored variables take the place of the running ones for a moment, so that all of them are kept and none is
+      # added. Shell variables outlive that.
+      slotd_x_name=${slotd_name}
+      slotd_x_left=${slotd_left}
+      slotd_x_plain=0x${slotd_plain}
+      slotd_x_length=${slotd_length}
+      slotd_x_running=0x${slotd_running}
+      slotd_x_made=0
+      if env export -b -s 0x40000 ${slotd_x_running}; then
+        if env import -d -c ${slotd_x_plain} ${slotd_x_length}; then
+          setenv slotd_${slotd_x_name}_tries ${slotd_x_left}
+          if env export -c -s ${slotd_x_length} ${slotd_x_plain}; then slotd_x_made=1; fi
+          env import -d -b ${slotd_x_running} 0x40000
         fi
-        setexpr slotd_x ${l_spare} + 4
-        cp.b ${l_buf} ${l_spare} 4
-        mw.b 0x${slotd_x} ${l_flags}
-        setexpr slotd_x ${l_spare} + 5
-        cp.b ${l_buf4} 0x${slotd_x} ${l_size}
-        if ${l_type} write ${l_spare} ${l_block} ${l_blocks}; then l_written=yes; fi
-        # For the other slot, should this one be none: then that copy is the one that does not count.
-        if test ${l_block} = ${l_first}; then l_block=${l_next}; l_spare=${l_two}; else l_block=${l_first}; l_spare=${l_one}; fi
+      fi
+      if test "${slotd_x_made}" = 1; then
+        mw.b 0x${slotd_check} 0 ${slotd_size}
+        if test "${slotd_store}" = file; then
+          setenv slotd_target ${slotd_plain}
+          setenv slotd_target_file ${slotd_file}
+        else
+          setexpr slotd_at4 0x${slotd_target} + 4
+          setexpr slotd_at5 0x${slotd_target} + 5
+          cp.b 0x${slotd_plain} 0x${slotd_target} 4
+          mw.b 0x${slotd_at4} 0x${slotd_flags}
+          cp.b 0x${slotd_plain4} 0x${slotd_at5} 0x${slotd_data}
+        fi
+        if test "${slotd_store}" = raw; then
+          if ${devtype} write 0x${slotd_target} 0x${slotd_target_sector} ${slotd_sectors}; then
+            ${devtype} read 0x${slotd_check} 0x${slotd_target_sector} ${slotd_sectors}
+          fi
+        else
+          if fatwrite ${devtype} ${devnum}:${distro_bootpart} 0x${slotd_target} ${slotd_target_file} ${slotd_size}; then
+            load ${devtype} ${devnum}:${distro_bootpart} 0x${slotd_check} ${slotd_target_file}
+          fi
+        fi
+        if cmp.b 0x${slotd_target} 0x${slotd_check} ${slotd_size}; then setenv slotd_saved 1; fi
       fi
     fi
-    if test ${l_written} = no; then
-      echo "slotd: slot ${l_slot} is on trial and no try can be taken from it: not started"
-      l_try=no
+    if test -n "${slotd_saved}"; then
+      setenv slotd_go trial
+    else
+      echo "slotd: the environment cannot be written, so the trial of slot ${slotd_s} is not started"
     fi
   fi
 
-  if test ${l_try} != no; then
-    echo "slotd: starting slot ${l_slot} (${l_try})"
-    setenv slotd_options
-    if load ${l_type} ${l_dev}:${l_number} ${kernel_addr_r} /usr/lib/slotd/uboot.env; then
-      env import -t ${kernel_addr_r} ${filesize} slotd_options
+  if test -n "${slotd_go}"; then
+    setenv slotd_part
+    setenv slotd_uuid
+    setenv slotd_kernel
+    part number ${devtype} ${devnum} ${slotd_label} slotd_part
+    if test -n "${slotd_part}"; then
+      part uuid ${devtype} ${devnum}:${slotd_part} slotd_uuid
+      for slotd_k in /boot/Image /boot/vmlinuz; do
+        if test -z "${slotd_kernel}" && test -e ${devtype} ${devnum}:${slotd_part} ${slotd_k}; then
+          if load ${devtype} ${devnum}:${slotd_part} ${kernel_addr_r} ${slotd_k}; then setenv slotd_kernel ${slotd_k}; fi
+        fi
+      done
     fi
-    part uuid ${l_type} ${l_dev}:${l_number} slotd_x
-    setenv bootargs root=PARTUUID=${slotd_x} ro rootwait slotd.slot=${l_name}
-    if test -n "${slotd_machine_id}"; then setenv bootargs ${bootargs} systemd.machine_id=${slotd_machine_id}; fi
-    if test ${l_try} = trial; then
-      if test -n "${slotd_panic}"; then setenv bootargs ${bootargs} panic=${slotd_panic}; else setenv bootargs ${bootargs} panic=10; fi
-      setenv bootargs ${bootargs} slotd.trial
-      if test -n "${slotd_tries}"; then setenv bootargs ${bootargs} slotd.tries=${slotd_tries}; fi
-      if test -n "${slotd_deadline}"; then setenv bootargs ${bootargs} slotd.trial_deadline=${slotd_deadline}; fi
-    fi
-    setenv bootargs ${bootargs} ${slotd_options} ${l_extra}
-    # The device tree is the slot's where it has the one that the board asks for, else the one that U-Boot itself uses.
-    l_tree=${fdtcontroladdr}
-    if test -n "${fdtfile}" && test -e ${l_type} ${l_dev}:${l_number} /boot/dtb/${fdtfile}; then
-      if load ${l_type} ${l_dev}:${l_number} ${fdt_addr_r} /boot/dtb/${fdtfile}; then l_tree=${fdt_addr_r}; fi
-    fi
-    if load ${l_type} ${l_dev}:${l_number} ${kernel_addr_r} /boot/vmlinuz; then
-      if test -e ${l_type} ${l_dev}:${l_number} /boot/initrd.img; then
-        # Over the buffers: should the kernel not start, the environment is no longer known.
-        l_valid=no
-        load ${l_type} ${l_dev}:${l_number} ${ramdisk_addr_r} /boot/initrd.img
-        booti ${kernel_addr_r} ${ramdisk_addr_r}:${filesize} ${l_tree}
-      else
-        booti ${kernel_addr_r} - ${l_tree}
+    if test -n "${slotd_uuid}" && test -n "${slotd_kernel}"; then
+      setenv slotd_options
+      setenv slotd_trial_deadline
+      if test -e ${devtype} ${devnum}:${slotd_part} /usr/lib/slotd/uboot.env; then
+        if load ${devtype} ${devnum}:${slotd_part} 0x${slotd_check} /usr/lib/slotd/uboot.env; then
+          env import -t 0x${slotd_check} ${filesize} slotd_options slotd_trial_deadline
+        fi
       fi
+      test -n "${slotd_trial_deadline}" || setenv slotd_trial_deadline 600
+      test -z "${slotd_deadline}" || setenv slotd_trial_deadline ${slotd_deadline}
+      test -n "${slotd_panic}" || setenv slotd_panic 10
+      # Of an option that is there twice the last one counts: which root is started is not the image's to say.
+      setenv bootargs "ro ${slotd_options} ${slotd_extra} rootwait root=PARTUUID=${slotd_uuid} slotd.slot=${slotd_name}"
+      if test -n "${slotd_machine_id}"; then setenv bootargs "${bootargs} systemd.machine_id=${slotd_machine_id}"; fi
+      if test "${slotd_go}" = trial; then
+        setenv bootargs "${bootargs} slotd.trial slotd.tries=${slotd_tries} slotd.trial_deadline=${slotd_trial_deadline} panic=${slotd_panic}"
+      fi
+      setenv slotd_fdt ${fdtcontroladdr}
+      if test -n "${fdtfile}" && test -e ${devtype} ${devnum}:${slotd_part} /boot/dtbs/${fdtfile}; then
+        if load ${devtype} ${devnum}:${slotd_part} ${fdt_addr_r} /boot/dtbs/${fdtfile}; then setenv slotd_fdt ${fdt_addr_r}; fi
+      elif test -e ${devtype} ${devnum}:${slotd_part} /boot/dtb; then
+        if load ${devtype} ${devnum}:${slotd_part} ${fdt_addr_r} /boot/dtb; then setenv slotd_fdt ${fdt_addr_r}; fi
+      fi
+      setenv slotd_initrd -
+      if test -e ${devtype} ${devnum}:${slotd_part} /boot/initrd.img; then
+        # From here on the environment in memory may be overwritten, so no other trial is begun by this run.
+        if load ${devtype} ${devnum}:${slotd_part} ${ramdisk_addr_r} /boot/initrd.img; then setenv slotd_initrd ${ramdisk_addr_r}:${filesize}; fi
+      fi
+      echo "slotd: starting slot ${slotd_s} (${slotd_go}) ${slotd_left}"
+      booti ${kernel_addr_r} ${slotd_initrd} ${slotd_fdt}
     fi
-    echo "slotd: slot ${l_slot} cannot be started"
+    echo "slotd: slot ${slotd_s} (${slotd_label}) cannot be started"
   fi
 done
 
-echo "slotd: no slot can be started: none is proven and none has tries left, or their kernels are missing."
-echo "slotd: Ctrl-C leads to the prompt of U-Boot."
+echo "slotd: no slot can be started. Both are given up, empty, or without a kernel. Nothing is changed; to start slot A"
+echo "slotd: all the same, set slotd_a_ok to 1 in the environment."
 while true; do sleep 60; done
