@@ -2,7 +2,7 @@
 //!
 //! `/etc/fw_env.config` says where the environment is. All variables of a transition are one write; of a redundant
 //! pair it is the copy that does not count which is written. `bootctl/docs/uboot.md` is the page for people, the
-//! script that U-Boot runs is in `bootctl/uboot/`.
+//! script that U-Boot runs is in `systemd/usr/lib/slotd/uboot/`.
 
 mod choice;
 mod config;

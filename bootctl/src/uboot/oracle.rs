@@ -298,7 +298,7 @@ fn what_is_no_environment_to_them_is_none_to_us() {
 #[test]
 fn the_boot_script_is_one_that_mkimage_takes() {
     let dir = tempfile::tempdir().unwrap();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("uboot");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../systemd/usr/lib/slotd/uboot");
     let image = dir.path().join("boot.scr");
     run(
         "mkimage",

@@ -37,6 +37,9 @@ const BIOS_BOOT: u64 = 34 * SECTOR;
 /// Where U-Boot's environment lies, on the data partition: `/etc/fw_env.config` of the ARM64 recipe leads there.
 const UBOOT_CONFIG: &str = "/etc-slotd/fw_env.config";
 
+/// Where slotd keeps the markers of U-Boot's slots, on the data partition.
+const MARKERS: &str = "/var-lib-slotd/slots";
+
 /// Where packages put systemd-boot.
 const SYSTEMD_BOOT: &str = "/usr/lib/systemd/boot/efi/systemd-bootx64.efi";
 
@@ -241,7 +244,7 @@ pub(crate) fn make(request: &Request<'_>) -> Result<()> {
         }
         boot_images.push(image.boot);
     }
-    let mut uboot_config = None;
+    let mut data_files: Vec<(String, String)> = Vec::new();
     let firmware = match request.loader {
         Loader::SystemdBoot => {
             esp.install_loader(&systemd_boot(request.systemd_boot, installed_loader)?)?;
@@ -260,8 +263,13 @@ pub(crate) fn make(request: &Request<'_>) -> Result<()> {
                 environment: request.uboot_environment,
                 architecture: request.recipe.architecture,
             };
-            uboot_config =
-                Some(target.install(&boot_images, &machine_id, request.options, request.units)?);
+            for image in &boot_images {
+                let path = format!("{MARKERS}/{}/image.json", image.slot);
+                data_files.push((path, image.marker.clone()));
+            }
+            let config =
+                target.install(&boot_images, &machine_id, request.options, request.units)?;
+            data_files.push((UBOOT_CONFIG.to_owned(), config));
             None
         }
     };
@@ -282,8 +290,8 @@ pub(crate) fn make(request: &Request<'_>) -> Result<()> {
     for folder in &request.recipe.data_folders {
         tree.folder(folder)?;
     }
-    if let Some(config) = uboot_config {
-        tree.write(UBOOT_CONFIG, config.as_bytes())?;
+    for (path, text) in &data_files {
+        tree.write(path, text.as_bytes())?;
     }
     for overlay in request.data_overlays {
         tree.lay_over(overlay)?;

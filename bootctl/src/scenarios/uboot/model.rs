@@ -164,7 +164,7 @@ fn take_hex(variables: &mut Variables, name: &str) -> bool {
     true
 }
 
-/// `bootctl/uboot/boot.cmd`.
+/// `systemd/usr/lib/slotd/uboot/boot.cmd`.
 pub(super) fn own(variables: &mut Variables) -> Option<SlotName> {
     let order = match variables.get("slotd_order") {
         Some(order) => order.clone(),

@@ -1,4 +1,4 @@
-//! slotd's own convention, for the script in `bootctl/uboot/`.
+//! slotd's own convention, for the script in `systemd/usr/lib/slotd/uboot/`.
 //!
 //! | variable | value |
 //! |---|---|
