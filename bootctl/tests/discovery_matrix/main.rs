@@ -2,7 +2,11 @@
 //!
 //! On trees that look like machines, since no one machine has all of these. What a kernel without modules has is tried on real
 //! loop disks by the lab (`loop/discovery-*`).
-#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test may fail where it stands"
+)]
 
 #[path = "../common/mod.rs"]
 mod common;

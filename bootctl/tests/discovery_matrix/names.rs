@@ -109,7 +109,15 @@ fn what_is_not_there_is_refused_by_name() {
 #[test]
 fn slots_that_are_not_apart_are_refused() {
     type Build = fn(&Machine);
-    let cases: [(&str, Build, &str, &str, ErrorKind, &[&str]); 7] = [
+    type Case = (
+        &'static str,
+        Build,
+        &'static str,
+        &'static str,
+        ErrorKind,
+        &'static [&'static str],
+    );
+    let cases: [Case; 7] = [
         (
             "a whole disk and its partition",
             |_| {},
