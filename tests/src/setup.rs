@@ -27,6 +27,10 @@ const TOOLS: &[(&str, &str)] = &[
     ("dbus-daemon", "dbus-daemon"),
     ("grub-mkimage", "grub-common"),
     ("grub-editenv", "grub-common"),
+    ("mkimage", "u-boot-tools"),
+    ("mkenvimage", "u-boot-tools"),
+    ("fw_printenv", "libubootenv-tool"),
+    ("fw_setenv", "libubootenv-tool"),
 ];
 
 /// Files that no tool stands for.
