@@ -25,6 +25,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("systemd-analyze", "systemd"),
     ("busctl", "systemd"),
     ("dbus-daemon", "dbus-daemon"),
+    ("efibootmgr", "efibootmgr"),
     ("grub-mkimage", "grub-common"),
     ("grub-editenv", "grub-common"),
     ("mkimage", "u-boot-tools"),
