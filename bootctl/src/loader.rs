@@ -162,6 +162,10 @@ impl LoaderSetting {
             LoaderKind::Efi,
             efi::open(system, table, &self.esp).and_then(|backend| backend.speaks_of_slots()),
         );
+        if speak.len() > 1 {
+            // Attributes stay on a disk that got another loader, and nothing tells whether they are still gone by.
+            speak.retain(|kind| *kind != LoaderKind::Gptprio);
+        }
         match speak.as_slice() {
             [kind] => of(*kind).open(system, table),
             [] => Err(Error::NoLoader {

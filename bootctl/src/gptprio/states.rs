@@ -69,11 +69,18 @@ impl Bits {
             (true, 0, _) if is_booted => SlotState::Bad,
             (true, 0, _) => SlotState::Empty,
             (false, 1.., 1..) => self.trial(slot, is_booted),
-            (false, ..) if is_booted && !self.is_given_up(slot) => self.trial(slot, true),
+            (false, 1.., 0) if is_booted && !self.is_given_up(slot) => self.trial(slot, true),
             (false, 1.., 0) => SlotState::Bad,
+            // Where the other one is not good either, no loader that goes by attributes has started this system.
+            (false, 0, _) if is_booted && self.is_good(!slot) => self.trial(slot, true),
             (false, 0, _) if self.ended_in_firmware(slot) => SlotState::Bad,
             (false, 0, _) => SlotState::Empty,
         }
+    }
+
+    fn is_good(&self, slot: SlotName) -> bool {
+        let boot = self.of(slot);
+        boot.successful && boot.priority > 0
     }
 
     fn trial(&self, slot: SlotName, is_booted: bool) -> SlotState {

@@ -53,14 +53,13 @@ pub(super) struct Found {
 }
 
 /// Whether any of the slots' partitions carries a priority or is marked successful: whether a loader that goes by
-/// attributes may be in use here. `false` where both slots are not on one disk with a GUID partition table.
+/// attributes may be in use here.
 ///
 /// # Errors
-/// When the disk cannot be read, or its table is damaged in both copies.
+/// [`Error::NoLoader`] where the slots are not partitions of one disk; when it cannot be read, or its table is damaged in
+/// both copies.
 pub(crate) fn carries_attributes(system: &System, table: &SlotTable) -> Result<bool> {
-    let Ok(store) = Gptprio::open(system, table) else {
-        return Ok(false);
-    };
+    let store = Gptprio::open(system, table)?;
     let bits = store.find(&store.node.open()?)?.bits;
     Ok([bits.a, bits.b]
         .iter()

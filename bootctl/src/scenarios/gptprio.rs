@@ -3,14 +3,16 @@
 use tempfile::TempDir;
 
 use super::machines::{Machine, image_tree, scratch};
-use crate::backend::Backend;
+use crate::backend::{Backend, NextBoot, SlotState};
 use crate::fixture::FixtureNode;
 use crate::gptprio::loader_model::{self, Image, Loader};
 use crate::gptprio::{self, Gptprio, carries_attributes};
 use crate::inspect::SlotView;
+use crate::loader::LoaderSetting;
 use crate::markers::Markers;
 use crate::record::RecordBackend;
 use crate::slot::{SlotName, SlotSettings};
+use crate::systemd_boot::EspSetting;
 use crate::table::SlotTable;
 
 /// Numbers of the slots' partitions on a fixture node.
@@ -103,4 +105,24 @@ fn whether_a_disk_carries_attributes_is_known() {
     node.set_attributes("vda", 512, &[(1, 0x01ff << 48)])
         .unwrap();
     assert!(!carries());
+}
+
+#[test]
+fn a_disk_without_attributes_claims_nothing_and_another_loaders_data_goes_before_them() {
+    let dir = scratch();
+    let node = FixtureNode::create(&dir.path().join("node")).unwrap();
+    let table = SlotTable::discover(&node.system(), &SlotSettings::Auto, None).unwrap();
+    let state = open(&node).state().unwrap();
+    assert_eq!((state.a, state.b), (SlotState::Empty, SlotState::Empty));
+    assert_eq!((state.trial_boot, state.next), (false, NextBoot::Nothing));
+    let chosen = || {
+        let setting = LoaderSetting::auto(EspSetting::Auto);
+        setting.open(&node.system(), &table).unwrap().name()
+    };
+    // The fixture has systemd-boot's data.
+    node.set_attributes("vda", 512, &[(2, 0x0102 << 48)])
+        .unwrap();
+    assert_eq!(chosen(), "systemd-boot");
+    std::fs::remove_dir_all(node.esp()).unwrap();
+    assert_eq!(chosen(), "gptprio");
 }
