@@ -96,7 +96,7 @@ fn two_that_differ_are_refused_with_both_names() {
     for part in [
         "/boot/grub/grubenv",
         "/efi/EFI/debian/grubenv",
-        "loader.environment",
+        "grub.environment",
     ] {
         assert!(error.contains(part), "{error}");
     }
