@@ -175,7 +175,8 @@ fn a_plan_names_the_variables_and_changes_nothing() {
     assert_eq!(
         lines,
         [
-            "/efi/grub/grubenv: set in place: slotd_order=b a, slotd_b_ok=0, slotd_b_tries=3, slotd_tries=3",
+            "/efi/grub/grubenv: set in place: slotd_order=b a, slotd_b_ok=0, slotd_b_tries=3, slotd_tries=3, \
+             slotd_machine_id=0123456789abcdef0123456789abcdef, slotd_deadline=600, slotd_panic=10",
             "/efi/grub/grubenv: set in place: slotd_b_tries=2",
             "/efi/grub/grubenv: set in place: slotd_b_ok=1, no slotd_b_tries, no slotd_tries",
         ]
