@@ -28,6 +28,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("efibootmgr", "efibootmgr"),
     ("grub-mkimage", "grub-common"),
     ("grub-editenv", "grub-common"),
+    ("grub-emu", "grub-emu"),
     ("mkimage", "u-boot-tools"),
     ("mkenvimage", "u-boot-tools"),
     ("fw_printenv", "libubootenv-tool"),
@@ -153,7 +154,7 @@ mod tests {
         assert_eq!(missing(&|_| true, &|_| true), Vec::<&str>::new());
         assert_eq!(
             missing(&|tool| !["mke2fs", "debugfs"].contains(&tool), &|_| false),
-            ["e2fsprogs", "ovmf"]
+            ["e2fsprogs", "grub-efi-amd64-bin", "grub-pc-bin", "ovmf"]
         );
     }
 }

@@ -7,6 +7,8 @@ const EVERYTHING: &str = "
 slots: {a: PARTLABEL=x, b: PARTLABEL=y}
 loader: systemd-boot
 esp: /efi
+grub: {environment: /efi/grub/grubenv, convention: rauc}
+uboot: {config: /etc/other.config, convention: 'bootcount:mender_boot_part=2,3'}
 stateDirectory: /data/slotd
 versionKey: BUILD_ID
 trial: {tries: 2, deadline: 5m}
