@@ -62,8 +62,8 @@ impl Artifacts {
                 (binaries.clone(), binaries, target.join("lab"))
             }
             Architecture::Arm64 => {
-                setup::ensure_installed(&ARM64_PACKAGES)?;
-                let binaries = build_release(&["--package", "slotd-image"])?;
+                ensure_arm64_packages()?;
+                let binaries = build_image_tool()?;
                 let installed = cross::build(Profile::Release)?;
                 (binaries, installed, target.join("lab/arm64"))
             }
@@ -239,6 +239,11 @@ const ARM64_PACKAGES: [&str; 6] = [
     "arch-test",
 ];
 
+/// Installs what machines of ARM64 need.
+pub(crate) fn ensure_arm64_packages() -> Result<()> {
+    setup::ensure_installed(&ARM64_PACKAGES)
+}
+
 /// What guests of another architecture have beside `tests/guest`: their consoles.
 fn guest_overlay(architecture: Architecture) -> Vec<PathBuf> {
     match architecture {
@@ -290,6 +295,11 @@ pub(crate) fn build_slot_tool() -> Result<PathBuf> {
     eprintln!("lab: building slotd-bootctl (release)");
     let folder = build_release(&["--package", "slotd-bootctl"])?;
     Ok(folder.join("slotd-bootctl"))
+}
+
+/// Builds slotd-mkimage alone, as it is released; the folder that it lies in.
+pub(crate) fn build_image_tool() -> Result<PathBuf> {
+    build_release(&["--package", "slotd-image"])
 }
 
 /// Builds a program of the lab's own, optimised as slotd's are.

@@ -150,6 +150,17 @@ impl Loader {
         }
     }
 
+    /// A variable of U-Boot's environment on a disk.
+    pub fn variable(self, disk: &Path, name: &str) -> Result<Option<String>> {
+        match self {
+            Self::Uboot => uboot::Environment::of_files(disk)?.variable(name),
+            Self::UbootRaw => uboot::Environment::of_partition(disk)?.variable(name),
+            Self::SystemdBoot | Self::Grub | Self::GrubBios => {
+                bail!("{} has no environment of U-Boot's", self.name())
+            }
+        }
+    }
+
     /// Sets variables of the loader on the disk of a machine that is off, with the loader's own tool.
     pub fn set(self, disk: &Path, variables: &[(&str, &str)]) -> Result<()> {
         match self {

@@ -39,6 +39,8 @@ pub(crate) fn make(
     };
     eprintln!("slotd-mkimage: making the root filesystem with mmdebstrap (about a minute)");
     let made = Tool::new("mmdebstrap")
+        // To the kernel's package: no initrd, which would be removed, and under an emulator takes longer than all the rest.
+        .env("INITRD", "No")
         .args([
             "--quiet",
             "--variant=minbase",

@@ -70,10 +70,19 @@ impl<'a> Environment<'a> {
 
     /// What it holds of the slots, by `fw_printenv`.
     pub(super) fn held(&self) -> Result<Held> {
-        let listing = process::output("fw_printenv", |command| {
+        held(&self.listing()?)
+    }
+
+    /// A variable, by `fw_printenv`.
+    pub(super) fn variable(&self, name: &str) -> Result<Option<String>> {
+        let listing = self.listing()?;
+        Ok(value(&listing, name).map(str::to_owned))
+    }
+
+    fn listing(&self) -> Result<String> {
+        process::output("fw_printenv", |command| {
             command.arg("--config").arg(self.config())
-        })?;
-        held(&listing)
+        })
     }
 
     /// Sets variables with `fw_setenv`, and writes the copies back.
@@ -107,13 +116,15 @@ impl<'a> Environment<'a> {
     }
 }
 
+fn value<'a>(listing: &'a str, name: &str) -> Option<&'a str> {
+    listing
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+}
+
 /// Reads the listing of `fw_printenv` by the rules of slotd's boot script.
 fn held(listing: &str) -> Result<Held> {
-    let value = |name: &str| {
-        listing
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
-    };
+    let value = |name: &str| value(listing, name);
     let order = value("slotd_order").context("no slotd_order in the environment")?;
     let first = match order.chars().next() {
         Some(first @ ('A' | 'B')) => first,

@@ -30,6 +30,15 @@ pub(super) fn tests() -> Vec<Test> {
         proved_in_machine("vm/grub-loses-power-while-it-activates", |lab| {
             loses_power(lab, Loader::Grub)
         }),
+        proved_in_machine("vm/uboot-upgrades-and-falls-back", |lab| {
+            upgrades_and_falls_back(lab, Loader::Uboot)
+        }),
+        proved_in_machine("vm/uboot-with-a-raw-pair-upgrades-and-falls-back", |lab| {
+            upgrades_and_falls_back(lab, Loader::UbootRaw)
+        }),
+        proved_in_machine("vm/uboot-falls-back-from-a-kernel-panic", |lab| {
+            panics(lab, Loader::Uboot)
+        }),
         proved_in_machine("vm/grub-stops-where-both-slots-are-bad", |lab| {
             stops(lab, Loader::Grub)
         }),
@@ -64,10 +73,10 @@ const fn fresh() -> Expected<'static> {
 /// the node is back on B.
 fn upgrades_and_falls_back(lab: &Lab, loader: Loader) -> Result<()> {
     let mut node = start(lab, loader)?;
-    node.upgrade('B', &lab.artifacts()?.image(&V2)?)?;
+    node.upgrade('B', &lab.artifacts_of(loader.architecture())?.image(&V2)?)?;
     node.power_cycles(2, &Expected::both_good('B', V2.version()))?;
 
-    let image = lab.artifacts()?.image(&UNHEALTHY)?;
+    let image = lab.artifacts_of(loader.architecture())?.image(&UNHEALTHY)?;
     let before = node.machine.disk().slot_digest('b')?;
     let command = node.install_command(&image, "");
     let printed = node.run_until_reboot(&command)?;
@@ -119,7 +128,7 @@ fn panics(lab: &Lab, loader: Loader) -> Result<()> {
 /// The power goes once the loader has counted the trial, before userspace is up; the second try is confirmed.
 fn loses_power(lab: &Lab, loader: Loader) -> Result<()> {
     let mut node = start(lab, loader)?;
-    let v2 = lab.artifacts()?.image(&V2)?;
+    let v2 = lab.artifacts_of(loader.architecture())?.image(&V2)?;
     node.upgraded('B', &v2, |node| {
         let command = node.install_command(&v2, "");
         let deadline = Instant::now() + node.machine.patience(120);

@@ -21,6 +21,7 @@ mod rollout;
 mod rollout_rules;
 mod stand_ins;
 mod told;
+mod uboot_script;
 mod upgrades;
 pub(crate) mod wish;
 mod writer;
@@ -45,6 +46,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(rollout_rules::tests());
     tests.extend(api_trouble::tests());
     tests.extend(reference_disk::tests());
+    tests.extend(uboot_script::tests());
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());
     tests.extend(boot_loaders::tests());

@@ -73,7 +73,7 @@ pub(super) fn falls_back(
     entries: &[&str],
 ) -> Result<(Node, Value)> {
     let mut node = Node::start_with(lab, &short_trial(loader))?;
-    let image = lab.artifacts()?.image(variant)?;
+    let image = lab.artifacts_of(loader.architecture())?.image(variant)?;
     let before = node.machine.disk().slot_digest('a')?;
     let command = node.install_command(&image, "");
     let printed = node.run_until_reboot(&command)?;
