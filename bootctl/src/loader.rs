@@ -127,41 +127,27 @@ impl LoaderSetting {
         uboot::open(system, table, &self.uboot, markers(system))
     }
 
-    /// The only loader whose data speaks of slots; of several the one that started this system, where one says so.
+    /// The loader that says it started this system, else the only one whose data speaks of slots. What cannot be read is an
+    /// error, not a loader less: the others' data may be left over from another time.
     fn find(&self, system: &System, table: &SlotTable) -> Result<Box<dyn Backend>> {
         let of = |kind| Self {
             kind,
             ..self.clone()
         };
+        if started_by_systemd_boot(system)? {
+            return of(LoaderKind::SystemdBoot).open(system, table);
+        }
         let mut speak = Vec::new();
         let mut silent = Vec::new();
-        let mut answer = |kind: LoaderKind, there: Result<bool>| match there {
-            Ok(true) => speak.push(kind),
-            Ok(false) => silent.push(format!("{kind}: its data says nothing of slots")),
-            Err(Error::NoLoader { problem }) => silent.push(format!("{kind}: {problem}")),
-            Err(error) => silent.push(format!("{kind}: {}", error.chain())),
-        };
-        answer(
-            LoaderKind::SystemdBoot,
-            SystemdBoot::open(system, table, &self.esp).map(|_| true),
-        );
-        answer(
-            LoaderKind::Grub,
-            grub::open(system, table, &self.grub).and_then(|backend| backend.speaks_of_slots()),
-        );
-        answer(
-            LoaderKind::Uboot,
-            self.uboot(system, table)
-                .and_then(|backend| backend.speaks_of_slots()),
-        );
-        answer(
-            LoaderKind::Gptprio,
-            gptprio::carries_attributes(system, table),
-        );
-        answer(
-            LoaderKind::Efi,
-            efi::open(system, table, &self.esp).and_then(|backend| backend.speaks_of_slots()),
-        );
+        for kind in LoaderKind::ALL {
+            match self.speaks_of_slots(kind, system, table) {
+                Ok(None) => {}
+                Ok(Some(true)) => speak.push(kind),
+                Ok(Some(false)) => silent.push(format!("{kind}: its data says nothing of slots")),
+                Err(Error::NoLoader { problem }) => silent.push(format!("{kind}: {problem}")),
+                Err(error) => return Err(error),
+            }
+        }
         if speak.len() > 1 {
             // Attributes stay on a disk that got another loader, and nothing tells whether they are still gone by.
             speak.retain(|kind| *kind != LoaderKind::Gptprio);
@@ -172,9 +158,6 @@ impl LoaderSetting {
                 problem: silent.join("; "),
             }),
             several => {
-                if several.contains(&LoaderKind::SystemdBoot) && started_by_systemd_boot(system)? {
-                    return of(LoaderKind::SystemdBoot).open(system, table);
-                }
                 let names: Vec<&str> = several.iter().map(|kind| kind.name()).collect();
                 Err(Error::NoLoader {
                     problem: format!(
@@ -185,6 +168,29 @@ impl LoaderSetting {
                 })
             }
         }
+    }
+
+    /// Whether a loader's data says anything of slots; `None` for what is no loader.
+    fn speaks_of_slots(
+        &self,
+        kind: LoaderKind,
+        system: &System,
+        table: &SlotTable,
+    ) -> Result<Option<bool>> {
+        let speaks = match kind {
+            LoaderKind::Auto => return Ok(None),
+            LoaderKind::SystemdBoot => SystemdBoot::open(system, table, &self.esp).map(|_| true),
+            LoaderKind::Grub => grub::open(system, table, &self.grub)?.speaks_of_slots(),
+            LoaderKind::Uboot => match system.path(&self.uboot.config).is_file() {
+                true => self.uboot(system, table)?.speaks_of_slots(),
+                false => Err(Error::NoLoader {
+                    problem: format!("there is no {}", self.uboot.config.display()),
+                }),
+            },
+            LoaderKind::Gptprio => gptprio::carries_attributes(system, table),
+            LoaderKind::Efi => efi::open(system, table, &self.esp)?.speaks_of_slots(),
+        };
+        speaks.map(Some)
     }
 }
 

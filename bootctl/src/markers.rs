@@ -32,6 +32,22 @@ impl Markers {
         }
     }
 
+    /// The folder, as the node names it.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether the folder, or the one that it is made in, is there.
+    pub(crate) fn is_there(&self) -> bool {
+        let parent = self.folder.parent().unwrap_or(&self.folder);
+        self.system.path(parent).is_dir()
+    }
+
+    /// The node.
+    pub(crate) fn system(&self) -> &System {
+        &self.system
+    }
+
     fn shown(&self, slot: SlotName) -> PathBuf {
         self.folder.join(slot.lower()).join(FILE)
     }

@@ -1,6 +1,6 @@
 //! Kernel options that are slotd's to set.
 
-use crate::backend::{Refusal, RefusalCode};
+use crate::backend::{Problem, ProblemCode, Refusal, RefusalCode};
 use crate::block::{command_line, split_command_line};
 use crate::system::System;
 
@@ -51,6 +51,24 @@ pub(crate) fn reserved(extra: &str) -> Vec<Refusal> {
             })
         })
         .collect()
+}
+
+/// What does not hold where the loader's script or entry announces no trial: nothing but the agent bounds one.
+pub(crate) fn unannounced_trials(system: &System) -> Problem {
+    let panics =
+        command_line(system).is_ok_and(|words| words.iter().any(|word| word.starts_with("panic=")));
+    let panics = if panics {
+        ""
+    } else {
+        "; and `panic=` is missing on the kernel's command line, so that one that panics stands still"
+    };
+    Problem {
+        code: ProblemCode::PromiseNotKept,
+        message: format!(
+            "this loader does not tell the system that a boot is a trial: one that hangs before the agent runs is not \
+             rebooted by itself{panics} (a hardware watchdog helps)"
+        ),
+    }
 }
 
 /// Whether the running kernel's command line announces a trial boot. One that cannot be read announces nothing.

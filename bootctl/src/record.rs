@@ -17,7 +17,7 @@ use crate::inspect::SlotView;
 use crate::lock::Lock;
 use crate::marker::{BootRecord, Marker};
 use crate::markers::Markers;
-use crate::options::reserved;
+use crate::options::{reserved, unannounced_trials};
 use crate::proof::{InactiveSlot, InvalidatedSlot, VerifiedSlot};
 use crate::rules::{Situation, verified};
 use crate::slot::SlotName;
@@ -168,6 +168,23 @@ pub(crate) trait RecordStore: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether the loader's data says anything of a slot. A loader whose data is there for something else is not the one
+    /// that drives them.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    fn knows_slots(&self, booted: Booted) -> Result<bool> {
+        let record = self.load(booted)?.record;
+        Ok(SlotName::BOTH
+            .iter()
+            .any(|slot| record.state(*slot) != SlotState::Empty))
+    }
+
+    /// Whether a trial's command line says that it is one ([`crate::TRIAL_OPTION`]).
+    fn announces_trials(&self) -> bool {
+        true
+    }
+
     /// Whether the loader could start what lies in the slot.
     fn check_image(&self, facts: &ImageFacts) -> Result<()>;
 
@@ -209,10 +226,19 @@ impl<S: RecordStore> RecordBackend<S> {
     /// # Errors
     /// When it cannot be read.
     pub(crate) fn speaks_of_slots(&self) -> Result<bool> {
-        let record = self.store.load(self.booted)?.record;
-        Ok(SlotName::BOTH
-            .iter()
-            .any(|slot| record.state(*slot) != SlotState::Empty))
+        self.store.knows_slots(self.booted)
+    }
+
+    /// Why what is recorded of the slots' images cannot be taken back or replaced: in a rescue system the place of the
+    /// records is the rescue's own until the node's is mounted there, and a record that stays would claim another image.
+    fn records_elsewhere(&self) -> Option<Refusal> {
+        (self.booted == Booted::Neither && !self.markers.is_there()).then(|| Refusal {
+            code: RefusalCode::LoaderDataMissing,
+            message: format!(
+                "the records of the slots' images are not at {}: mount what the node has there",
+                self.markers.folder().display()
+            ),
+        })
     }
 
     /// The markers that can be understood, and what is wrong with the others.
@@ -310,6 +336,9 @@ impl<S: RecordStore> Backend for RecordBackend<S> {
         let (situation, unreadable) = self.situation(&loaded.record, self.booted)?;
         let mut problems = loaded.problems;
         problems.extend(unreadable);
+        if !self.store.announces_trials() {
+            problems.push(unannounced_trials(self.markers.system()));
+        }
         if [situation.a, situation.b]
             .iter()
             .all(|state| *state != SlotState::Good)
@@ -342,7 +371,9 @@ impl<S: RecordStore> Backend for RecordBackend<S> {
                 }
             }
         }
-        if let Err(error) = self.markers.test_write() {
+        if let Some(refusal) = self.records_elsewhere() {
+            found.push(refusal);
+        } else if let Err(error) = self.markers.test_write() {
             found.push(Refusal::not_writable(
                 "the place of the slots' records",
                 &error,
@@ -365,6 +396,11 @@ impl<S: RecordStore> Backend for RecordBackend<S> {
     fn invalidate(&self, slot: InactiveSlot) -> Result<InvalidatedSlot> {
         let _lock = self.store.lock()?;
         let name = slot.name();
+        if let Some(refusal) = self.records_elsewhere() {
+            return Err(Error::Refused {
+                reason: refusal.message,
+            });
+        }
         // First what the loader starts, then what is claimed of the slot, then what is only in the way.
         self.run_locked(&Transition::Invalidate { slot: name })?;
         self.markers.remove(name)?;

@@ -4,6 +4,7 @@ mod crash;
 mod extended;
 mod gptprio;
 mod grub;
+mod loaders;
 pub(crate) mod machines;
 mod refusals;
 mod several_disks;

@@ -173,6 +173,14 @@ pub struct SlotTable {
 }
 
 impl SlotTable {
+    /// Whether the slots hold `/usr` and not a root, by the names that they have then.
+    #[must_use]
+    pub fn hold_usr(&self) -> bool {
+        [&self.a, &self.b]
+            .iter()
+            .any(|slot| slot.label.starts_with("USR-"))
+    }
+
     /// Finds both slots and the booted one.
     ///
     /// `loader_evidence` is the word of a boot loader backend that knows more than the EFI

@@ -8,6 +8,11 @@ use crate::error::Result;
 use crate::mounts::Mount;
 use crate::slot::DeviceNumber;
 
+/// Kinds of file systems that lie on no device of this machine.
+const WITHOUT_DEVICE: [&str; 10] = [
+    "rootfs", "tmpfs", "ramfs", "nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph",
+];
+
 /// What the running root stands on.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Root {
@@ -84,8 +89,10 @@ impl<'a> Walk<'a> {
                 self.device(device.number)?;
                 self.above.pop();
             }
-            None if mount.source.starts_with("/dev/") => {
-                self.root.unresolved.push(mount.source.clone());
+            // What has no device at all is no slot. Anything else stands on one that is not known.
+            None if !WITHOUT_DEVICE.contains(&&*mount.kind) => {
+                let source = format!("{} ({})", mount.source, mount.kind);
+                self.root.unresolved.push(source);
             }
             None => {}
         }

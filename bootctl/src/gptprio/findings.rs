@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::store::{Found, Gptprio};
+use super::store::{Found, Gptprio, USR_SLOTS};
 use super::table::Entry;
 use super::tables::Other;
 use crate::backend::{Counting, Problem, ProblemCode, Refusal, RefusalCode};
@@ -116,6 +116,9 @@ impl Gptprio {
             .chain(&found.tables.warnings)
             .map(|obstacle| refuse(RefusalCode::Unreadable, obstacle))
             .collect();
+        if self.usr_slots {
+            refusals.push(refuse(RefusalCode::UnsupportedLayout, USR_SLOTS));
+        }
         refusals.extend(
             self.strangers(&found)
                 .iter()

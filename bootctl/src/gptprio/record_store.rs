@@ -110,6 +110,10 @@ impl RecordStore for Gptprio {
         u32::from(TRIES_GIVEN_MAX)
     }
 
+    fn announces_trials(&self) -> bool {
+        false
+    }
+
     /// The loader reads the kernel in the slot.
     fn check_image(&self, facts: &ImageFacts) -> Result<()> {
         match facts.kernel {

@@ -15,6 +15,11 @@ use crate::slot::SlotName;
 use crate::system::System;
 use crate::table::{Booted, Partition, SlotTable};
 
+/// Why slots that hold `/usr` are not driven: CoreOS's and Flatcar's loader takes `vmlinuz-a` or `vmlinuz-b` of the EFI system
+/// partition for them.
+pub(super) const USR_SLOTS: &str = "the slots hold /usr, and loaders that go by partition attributes take the kernel for \
+                                    those from the EFI system partition, where nothing is copied to";
+
 /// The attributes of two partitions of one disk. Holds no state of its own: every call reads the table anew.
 #[derive(Debug)]
 pub(crate) struct Gptprio {
@@ -22,6 +27,8 @@ pub(crate) struct Gptprio {
     /// The disk as the node names it.
     pub(super) shown: String,
     slots: [SlotEntry; 2],
+    /// Whether they hold `/usr`, whose loaders take the kernel from elsewhere.
+    pub(super) usr_slots: bool,
 }
 
 /// A slot's entry, by what it has to be.
@@ -60,6 +67,11 @@ pub(super) struct Found {
 /// both copies.
 pub(crate) fn carries_attributes(system: &System, table: &SlotTable) -> Result<bool> {
     let store = Gptprio::open(system, table)?;
+    if store.usr_slots {
+        return Err(Error::NoLoader {
+            problem: USR_SLOTS.to_owned(),
+        });
+    }
     let bits = store.find(&store.node.open()?)?.bits;
     Ok([bits.a, bits.b]
         .iter()
@@ -99,6 +111,7 @@ impl Gptprio {
                 fixture: system.is_fixture(),
             },
             slots: [a.into(), b.into()],
+            usr_slots: table.hold_usr(),
         })
     }
 
@@ -108,6 +121,7 @@ impl Gptprio {
             shown: node.path.display().to_string(),
             node,
             slots,
+            usr_slots: false,
         }
     }
 

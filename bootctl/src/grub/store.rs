@@ -331,6 +331,10 @@ impl RecordStore for GrubStore {
         self.convention.kind.max_tries()
     }
 
+    fn announces_trials(&self) -> bool {
+        self.convention.kind == GrubConvention::Slotd
+    }
+
     fn check_image(&self, facts: &ImageFacts) -> Result<()> {
         if facts.kernel.is_some() {
             return Ok(());

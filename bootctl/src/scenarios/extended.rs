@@ -115,6 +115,25 @@ fn one_that_is_not_mounted_is_refused_wherever_it_would_be() {
 }
 
 #[test]
+fn entries_that_are_out_of_sight_are_an_error_and_not_empty_slots() {
+    let machine = OnExtended::new();
+    machine.node.run_slot(A, "slotd-a.conf").unwrap();
+    let mounts = fs::read_to_string(machine.node.system().proc("self/mountinfo")).unwrap();
+    let without: Vec<&str> = mounts
+        .lines()
+        .filter(|line| !line.contains(" /boot "))
+        .collect();
+    machine
+        .node
+        .set_mounts(&(without.join("\n") + "\n"))
+        .unwrap();
+    let backend = open(&machine.node);
+    let error = backend.state().unwrap_err().to_string();
+    assert!(error.contains("mount it at /boot"), "{error}");
+    assert!(backend.mark_good(A).is_err());
+}
+
+#[test]
 fn a_file_system_that_firmware_cannot_read_is_refused() {
     let machine = OnExtended::new();
     machine.node.run_slot(A, "slotd-a.conf").unwrap();

@@ -124,5 +124,6 @@ fn a_disk_without_attributes_claims_nothing_and_another_loaders_data_goes_before
         .unwrap();
     assert_eq!(chosen(), "systemd-boot");
     std::fs::remove_dir_all(node.esp()).unwrap();
+    super::loaders::started_by_nobody_known(&node);
     assert_eq!(chosen(), "gptprio");
 }

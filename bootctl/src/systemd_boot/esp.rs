@@ -71,6 +71,20 @@ impl Esp {
             snapshot.others.extend(extended::entries(other)?);
             snapshot.elsewhere = Some(other.clone());
         }
+        // Entries that cannot be seen must not look like none.
+        if let Some(name) = &self.unseen
+            && SlotName::BOTH
+                .iter()
+                .all(|slot| snapshot.slot_entries(*slot).is_empty())
+        {
+            return Err(Error::NoLoader {
+                problem: format!(
+                    "{} has no entry of a slot, and {name}, an extended boot loader partition, is not mounted: mount \
+                     it at /boot",
+                    self.root.display()
+                ),
+            });
+        }
         Ok(snapshot)
     }
 

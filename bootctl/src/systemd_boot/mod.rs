@@ -60,9 +60,7 @@ impl SystemdBoot {
             esp: find::find(system, table, setting)?,
             booted: table.booted,
             partitions: [table.a.uuid, table.b.uuid],
-            usr_slots: [&table.a, &table.b]
-                .iter()
-                .any(|slot| slot.label.starts_with("USR-")),
+            usr_slots: table.hold_usr(),
         })
     }
 

@@ -326,6 +326,10 @@ impl RecordStore for UbootStore {
         self.convention.max_tries()
     }
 
+    fn announces_trials(&self) -> bool {
+        self.convention.announces()
+    }
+
     fn check_image(&self, facts: &ImageFacts) -> Result<()> {
         match &facts.kernel {
             Some(_) => Ok(()),

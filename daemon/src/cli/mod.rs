@@ -65,7 +65,7 @@ fn dispatch(cli: Cli) -> Result<(), CliError> {
         Command::History => history::show(&settings()?, output),
         Command::Config(ConfigCommand::Show) => settings::show(&settings()?, output),
         Command::Flash(arguments) => flash::flash(&settings()?, &arguments, output),
-        Command::Gate => trial::gate(),
+        Command::Gate => trial::gate(&cli.config_root),
         Command::Confirm => trial::confirm(&cli.config_root),
         Command::Completions { shell } => {
             generate::completions(shell, &mut std::io::stdout().lock());

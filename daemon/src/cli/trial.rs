@@ -36,8 +36,12 @@ const GIVE_UP: Duration = Duration::from_secs(60);
 const ABSENCE: Duration = Duration::from_secs(60);
 
 /// `slotd gate`: waits for the agent's verdict on this boot.
-pub(super) fn gate() -> Result<(), CliError> {
-    let boot = Boot::running(&System::host());
+pub(super) fn gate(config_root: &Path) -> Result<(), CliError> {
+    // Without a configuration that can be read there is an agent that says so, or none.
+    let settings = config::load(config_root)
+        .ok()
+        .map(|read| node_settings(&read));
+    let boot = Boot::running(&System::host(), settings.as_ref());
     gate_of(&RunFiles::default(), &boot, &Patience::default())
 }
 
@@ -50,10 +54,12 @@ struct Boot {
 }
 
 impl Boot {
-    fn running(system: &System) -> Self {
+    fn running(system: &System, settings: Option<&NodeSettings>) -> Self {
+        // Where the variable cannot be seen any more, what the generator made of it still can.
+        let announced = boot_is_counted(system) || Path::new(GUARDS).exists();
         Self {
-            // Where the variable cannot be seen any more, what the generator made of it still can.
-            counted: boot_is_counted(system) || Path::new(GUARDS).exists(),
+            // Some loaders announce nothing; their own data says it.
+            counted: announced || settings.is_some_and(on_trial),
             guards: PathBuf::from(GUARDS),
         }
     }
@@ -224,7 +230,7 @@ impl Said {
 pub(super) fn confirm(config_root: &Path) -> Result<(), CliError> {
     let settings = node_settings(&config::load(config_root)?);
     let run = &settings.run;
-    let boot = Boot::running(&settings.system);
+    let boot = Boot::running(&settings.system, Some(&settings));
     if !boot.counted {
         run.announce_boot_complete()
             .map_err(|error| CliError::io(&run.boot_complete(), error))?;
@@ -287,6 +293,14 @@ fn wait_until_good(
         thread::sleep(pause);
         pause = pause.saturating_mul(2).min(LONGEST_LOOK);
     }
+}
+
+/// Whether the loader's own data says that the booted slot is on trial. What cannot be read does not say so.
+fn on_trial(settings: &NodeSettings) -> bool {
+    matches!(
+        booted_state(settings),
+        Ok(Some((_, SlotState::Trial { .. })))
+    )
 }
 
 /// The booted slot and what the loader's own data says of it.

@@ -239,8 +239,7 @@ impl Host for NodeHost {
     }
 
     fn settle(&self) -> Result<(), Failure> {
-        self.release_from_trial()?;
-        self.give_tries_back()
+        self.release_from_trial()
     }
 
     fn stay(&self, reason: &str) -> Result<(), Failure> {

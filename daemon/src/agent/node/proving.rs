@@ -111,13 +111,18 @@ impl NodeHost {
         // First: the generator, which the reload runs, looks for it.
         run.announce_proven()
             .map_err(|error| unwritten(&run.proven(), &error))?;
-        self.lift_guards()
+        // Before the boot counts as settled: what failed is done again only until then.
+        let given_back = self.give_tries_back();
+        self.lift_guards(given_back)
     }
 
     /// A loader whose script takes a try on every boot (RAUC's) has taken one of this proven slot: marked good once more,
     /// the slot has them all again. Writes nothing where nothing was taken.
-    pub(super) fn give_tries_back(&self) -> Result<(), Failure> {
-        let (table, loader, _) = self.look();
+    fn give_tries_back(&self) -> Result<(), Failure> {
+        let (table, loader, trouble) = self.look();
+        if let Some(trouble) = trouble {
+            return Err(trouble);
+        }
         let Some((booted, loader)) = table.and_then(|table| table.booted.slot()).zip(loader) else {
             return Ok(());
         };
@@ -147,16 +152,18 @@ impl NodeHost {
         } else {
             self.say_no_trial()?;
         }
-        self.lift_guards()
+        self.lift_guards(Ok(()))
     }
 
-    fn lift_guards(&self) -> Result<(), Failure> {
+    /// Whatever came of what was to be done `before` the boot counts as settled, the guards go.
+    fn lift_guards(&self, before: Result<(), Failure>) -> Result<(), Failure> {
         let run = &self.settings.run;
         self.reset_panic()?;
         // Only a boot that was counted got drop-ins from the generator.
         if boot_is_counted(&self.settings.system) {
             self.machine.reload_units()?;
         }
+        before?;
         run.announce_settled()
             .map_err(|error| unwritten(&run.settled(), &error))
     }
