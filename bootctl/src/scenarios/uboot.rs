@@ -2,6 +2,7 @@
 
 mod model;
 mod refusals;
+mod script;
 mod torn;
 
 use std::fs;
@@ -305,6 +306,46 @@ fn an_environment_without_slotds_variables_is_unknown_not_bad() {
     assert_eq!(machine.next(), boots(B, true));
     assert_eq!(machine.power_cycle(), Some(B));
     assert_eq!(machine.backend().state().unwrap().problems, []);
+}
+
+#[test]
+fn variables_that_were_lost_are_written_anew_for_the_slot_that_runs() {
+    for medium in [Medium::File, Medium::Raw] {
+        let mut machine = Uboot::new(medium, UbootConvention::Slotd);
+        machine.stage_and_arm(B);
+        assert_eq!(machine.power_cycle(), Some(B));
+        machine.backend().mark_good(B).unwrap();
+        let knows =
+            |machine: &Uboot| store(&machine.node, &machine.convention).knows_slots().unwrap();
+        assert!(knows(&machine));
+        for name in ["slotd_order", "slotd_a_ok", "slotd_b_ok"] {
+            machine.copies.set(name, "");
+        }
+        assert!(!knows(&machine));
+        assert_eq!(machine.states(), (SlotState::Empty, SlotState::Good));
+        machine.backend().mark_good(B).unwrap();
+        assert!(knows(&machine));
+        let variables = machine.copies.load().unwrap();
+        assert_eq!(variables["slotd_order"], "B A");
+        assert_eq!(variables["slotd_b_ok"], "1");
+        assert!(!variables.contains_key("slotd_a_ok"));
+        assert_eq!(machine.power_cycle(), Some(B));
+    }
+}
+
+#[test]
+fn a_trial_whose_variables_were_lost_has_proven_nothing() {
+    let mut machine = Uboot::new(Medium::Raw, UbootConvention::Slotd);
+    machine.stage_and_arm(B);
+    assert_eq!(machine.power_cycle(), Some(B));
+    for name in ["slotd_order", "slotd_a_ok", "slotd_b_ok", "slotd_b_tries"] {
+        machine.copies.set(name, "");
+    }
+    let line = "ro slotd.slot=b slotd.trial slotd.tries=3";
+    machine.node.set_command_line(line).unwrap();
+    assert_eq!(machine.states(), (SlotState::Empty, trial(0, 1)));
+    machine.backend().mark_good(B).unwrap();
+    assert_eq!(machine.states(), (SlotState::Empty, SlotState::Good));
 }
 
 #[test]

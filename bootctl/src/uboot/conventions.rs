@@ -37,6 +37,9 @@ pub(crate) struct Meaning {
 
 /// A set of variables and the script that counts in them.
 pub(crate) trait Convention: fmt::Debug + Send + Sync {
+    /// Whether any of the variables that say something of the slots is set.
+    fn knows(&self, environment: &Environment) -> bool;
+
     /// What the variables say.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use crate::backend::{
 use crate::error::{Error, Result};
 use crate::facts::ImageFacts;
 use crate::lock::Lock;
+use crate::options::trial_announced;
 use crate::record::{Arming, Loaded, Record, RecordStore};
 use crate::slot::SlotName;
 use crate::system::System;
@@ -135,15 +136,35 @@ impl UbootStore {
         Storage::find(&self.system, &self.config, &self.table)
     }
 
+    /// Whether the environment says anything of the slots. Where it does not, [`RecordStore::load`] assumes that the
+    /// booted slot is proven.
+    ///
+    /// # Errors
+    /// When the environment cannot be read.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the record's \"known\""))]
+    pub(crate) fn knows_slots(&self) -> Result<bool> {
+        let stored = self.storage()?.read()?;
+        Ok(self.convention.knows(&stored.environment))
+    }
+
     fn understood(&self, stored: &Stored, booted: Booted) -> Result<Loaded> {
         let meaning = self
             .convention
             .read(&stored.environment, booted)
             .map_err(|problem| Error::malformed(&self.config, problem))?;
+        let mut record = meaning.record;
+        // A trial whose variables were lost while it ran has proven nothing yet.
+        if let Some(slot) = booted.slot()
+            && self.convention.announces()
+            && !self.convention.knows(&stored.environment)
+            && trial_announced(&self.system)
+        {
+            record.set(slot, SlotState::Trial { left: 0, done: 1 });
+        }
         let mut problems = meaning.problems;
         problems.extend(stored.problems.iter().cloned());
         Ok(Loaded {
-            record: meaning.record,
+            record,
             counting: meaning.counting,
             problems,
         })

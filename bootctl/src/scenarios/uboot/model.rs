@@ -170,6 +170,7 @@ pub(super) fn own(variables: &mut Variables) -> Option<SlotName> {
         Some(order) => order.clone(),
         None => {
             if !variables.contains_key("slotd_a_ok") && !variables.contains_key("slotd_b_ok") {
+                // Both are taken for proven, and in this model both have a kernel.
                 return Some(SlotName::A);
             }
             "A B".to_owned()

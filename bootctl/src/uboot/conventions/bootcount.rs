@@ -56,6 +56,10 @@ fn decimal(environment: &Environment, name: &str) -> Result<u32, String> {
 }
 
 impl Convention for BootCount {
+    fn knows(&self, environment: &Environment) -> bool {
+        environment.text(&self.variable).is_some()
+    }
+
     fn read(&self, environment: &Environment, booted: Booted) -> Result<Meaning, String> {
         let named = environment.text(&self.variable).unwrap_or_default();
         let current = SlotName::BOTH

@@ -54,6 +54,13 @@ fn state(environment: &Environment, slot: SlotName, booted: Booted) -> Result<Sl
 }
 
 impl Convention for Own {
+    fn knows(&self, environment: &Environment) -> bool {
+        // As the script asks; without these a number of tries says nothing.
+        [ORDER.to_owned(), ok(SlotName::A), ok(SlotName::B)]
+            .iter()
+            .any(|name| environment.text(name).is_some())
+    }
+
     fn read(&self, environment: &Environment, booted: Booted) -> Result<Meaning, String> {
         let mut problems = Vec::new();
         let first = match environment.text(ORDER) {
@@ -72,18 +79,18 @@ impl Convention for Own {
             b: state(environment, SlotName::B, booted)?,
             first,
         };
-        let nothing = SlotName::BOTH
-            .into_iter()
-            .all(|slot| environment.text(&ok(slot)).is_none());
-        if nothing && environment.text(ORDER).is_none() {
-            // Missing is unknown, not bad: the script then starts slot A.
-            record.a = SlotState::Good;
+        if !self.knows(environment) {
+            // Missing is unknown, not bad. What runs was started nonetheless; of the other slot nothing is claimed.
+            record.first = booted.slot().unwrap_or(SlotName::A);
+            record.set(record.first, SlotState::Good);
+            record.set(!record.first, SlotState::Empty);
             problems.push(Problem {
                 code: ProblemCode::Unreadable,
                 message: format!(
-                    "the environment has none of slotd's variables ({ORDER}, {}, …); until it has, U-Boot's script \
-                     takes slot A for proven and slot B for empty",
-                    ok(SlotName::A)
+                    "the environment has none of slotd's variables ({ORDER}, {}, …); until it has, slot {} is taken \
+                     for proven, but U-Boot's script starts slot A, or slot B where A has no kernel",
+                    ok(SlotName::A),
+                    record.first
                 ),
             });
         }

@@ -65,6 +65,14 @@ fn state(
 }
 
 impl Convention for Rauc {
+    fn knows(&self, environment: &Environment) -> bool {
+        SlotName::BOTH
+            .into_iter()
+            .flat_map(|slot| [left_name(slot), Memo::name(slot)])
+            .chain([ORDER.to_owned()])
+            .any(|name| environment.text(&name).is_some())
+    }
+
     fn read(&self, environment: &Environment, booted: Booted) -> Result<Meaning, String> {
         // The script's own defaults.
         let order = environment.text(ORDER).unwrap_or("A B");

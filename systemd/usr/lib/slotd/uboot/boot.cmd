@@ -24,7 +24,8 @@
 #
 # A slot that is not proven and has no tries left, or none set, is never started. Where neither slot can be started, a
 # message says so and the machine waits: it is not reset, and no counter is set back. An environment that cannot be
-# read says nothing against a slot: slot A is started, or B where A has no kernel, and nothing is written.
+# read, or has none of these variables (as the built-in one after a torn write), says nothing against a slot: slot A is
+# started, or B where A has no kernel, and nothing is written.
 
 # In a text between double quotes U-Boot's shell takes no apostrophe.
 
@@ -164,6 +165,7 @@ elif test -z "${slotd_order}"; then
   if test -z "${slotd_a_ok}" && test -z "${slotd_b_ok}"; then
     echo "slotd: the environment says nothing of the slots"
     setenv slotd_a_ok 1
+    setenv slotd_b_ok 1
   fi
 fi
 
