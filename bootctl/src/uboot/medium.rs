@@ -258,6 +258,22 @@ impl Place {
         }
     }
 
+    /// Whether it looks as if it could be written; nothing is.
+    pub(crate) fn may_write(&self) -> Result<()> {
+        match &self.kind {
+            Kind::File { .. } => self.opened_for_writing().map(drop),
+            Kind::Block { device, force_ro } => self.writable(device, force_ro.as_deref()),
+            Kind::Flash { flash, .. } => flash.writable(),
+        }
+    }
+
+    fn opened_for_writing(&self) -> Result<File> {
+        OpenOptions::new()
+            .write(true)
+            .open(&self.node)
+            .map_err(Error::io("open for writing", &self.shown))
+    }
+
     fn writable(&self, device: &BlockDevice, force_ro: Option<&Path>) -> Result<()> {
         if device.read_only && force_ro.is_none() {
             let read_only = std::io::Error::from(std::io::ErrorKind::ReadOnlyFilesystem);
@@ -283,10 +299,7 @@ impl Place {
     }
 
     fn write_runs(&self, runs: &[(usize, &[u8])]) -> Result<()> {
-        let file = OpenOptions::new()
-            .write(true)
-            .open(&self.node)
-            .map_err(Error::io("open for writing", &self.shown))?;
+        let file = self.opened_for_writing()?;
         for (at, bytes) in runs {
             let at = u64::try_from(*at).unwrap_or(u64::MAX);
             file.write_all_at(bytes, self.offset.saturating_add(at))

@@ -197,15 +197,20 @@ impl Storage {
             })
     }
 
-    /// A write that changes nothing, where the next change would be written.
-    pub(crate) fn test_write(&self) -> Result<()> {
-        match &self.second {
-            None => self.first.test_write(true),
-            Some(second) => {
-                self.first.test_write(false)?;
-                second.test_write(false)
-            }
-        }
+    /// A write that changes nothing, where the next change would be written: of a pair the copy that does not count, the
+    /// other one is only looked at. Only under the lock, as what was read is written. A crash in the middle leaves what
+    /// there was, and of a medium that tears a sector the copy that counts, where there are two.
+    pub(crate) fn test_write(&self, stored: &Stored) -> Result<()> {
+        let Some(second) = &self.second else {
+            return self.first.test_write(true);
+        };
+        let (counts, other) = if stored.current == 0 {
+            (&self.first, second)
+        } else {
+            (second, &self.first)
+        };
+        other.test_write(false)?;
+        counts.may_write()
     }
 
     fn nothing_good(&self, faults: &[Fault]) -> Error {

@@ -327,17 +327,21 @@ impl RecordStore for UbootStore {
                 return vec![refusal(code, &error)];
             }
         };
-        let mut found = Vec::new();
-        match storage.read() {
-            Ok(stored) => {
-                if let Err(error) = self.room(&storage, &stored) {
-                    found.push(refusal(RefusalCode::NoSpace, &error));
-                }
-            }
+        // What is read is written to try it: nobody may change it in between.
+        let _lock = match self.lock() {
+            Ok(lock) => lock,
+            Err(error) => return vec![Refusal::not_writable("U-Boot's environment", &error)],
+        };
+        let stored = match storage.read() {
+            Ok(stored) => stored,
             // Nothing is written where nothing was understood, not even to try.
             Err(error) => return vec![refusal(RefusalCode::Unreadable, &error)],
+        };
+        let mut found = Vec::new();
+        if let Err(error) = self.room(&storage, &stored) {
+            found.push(refusal(RefusalCode::NoSpace, &error));
         }
-        if let Err(error) = storage.test_write() {
+        if let Err(error) = storage.test_write(&stored) {
             found.push(Refusal::not_writable("U-Boot's environment", &error));
         }
         found

@@ -2,8 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, SystemTime};
 
-use super::{B, CONFIG, Machine, Medium, SIZE, Uboot};
+use super::{B, CONFIG, Machine, Medium, SIZE, Uboot, store};
 use crate::backend::{PreflightRequest, Refusal, RefusalCode};
 use crate::uboot::UbootConvention;
 
@@ -204,6 +207,59 @@ fn contents_that_are_no_environment_are_said_as_they_are() {
             config("/boot/uboot.env 0 2000\n");
         },
     );
+}
+
+#[test]
+fn the_write_test_spares_the_copy_that_counts() {
+    let machine = Uboot::new(Medium::Files, UbootConvention::Slotd);
+    let files = ["/boot/uboot.env", "/boot/uboot-redund.env"].map(|file| {
+        let path = machine.node.system().path(file);
+        fs::OpenOptions::new().write(true).open(path).unwrap()
+    });
+    for _ in 0..2 {
+        let whole: Vec<u8> = (0..2).map(|which| machine.copies.copy(which)[4]).collect();
+        // Of two with one number the first counts.
+        let counts = usize::from(whole[1] > whole[0]);
+        for file in &files {
+            file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        }
+        assert_eq!(refusals(&machine), []);
+        let written = |which: usize| {
+            let modified = files[which].metadata().unwrap().modified().unwrap();
+            modified != SystemTime::UNIX_EPOCH
+        };
+        assert!(!written(counts), "copy {counts}, which counts");
+        assert!(written(1 - counts), "copy {}", 1 - counts);
+        // From now on the other one does.
+        machine.copies.set("somebody", &format!("{counts}"));
+    }
+}
+
+#[test]
+fn the_write_test_waits_for_the_lock_and_one_that_cannot_be_taken_is_refused() {
+    let machine = Uboot::new(Medium::Raw, UbootConvention::Slotd);
+    let held = store(&machine.node, &machine.convention).lock().unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let preflight = scope.spawn(|| {
+            let found = refusals(&machine);
+            done.store(true, Ordering::SeqCst);
+            found
+        });
+        thread::sleep(Duration::from_millis(500));
+        assert!(!done.load(Ordering::SeqCst), "it did not wait");
+        drop(held);
+        assert_eq!(preflight.join().unwrap(), []);
+    });
+    let lock = machine.node.system().path("/var/lock/fw_printenv.lock");
+    fs::remove_file(&lock).unwrap();
+    fs::create_dir(&lock).unwrap();
+    let before = machine.bytes();
+    let found = refusals(&machine);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].code, RefusalCode::ReadOnly);
+    assert!(found[0].message.contains("fw_printenv.lock"), "{found:?}");
+    assert!(machine.bytes() == before);
 }
 
 #[test]
