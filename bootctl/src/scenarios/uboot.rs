@@ -222,7 +222,7 @@ fn a_proven_slot_is_power_cycled_ten_times_without_being_demoted() {
 }
 
 #[test]
-fn a_proven_slot_that_raucs_script_counted_down_is_bad_and_that_is_said_before() {
+fn a_proven_slot_that_raucs_script_counted_down_gets_its_tries_back_and_that_is_said_before() {
     let mut machine = Uboot::new(Medium::Raw, UbootConvention::Rauc);
     machine.stage_and_arm(B);
     machine.power_cycle();
@@ -240,7 +240,29 @@ fn a_proven_slot_that_raucs_script_counted_down_is_bad_and_that_is_said_before()
         assert_eq!(machine.states(), (SlotState::Good, SlotState::Good));
     }
     assert_eq!(machine.power_cycle(), Some(A));
-    assert_eq!(machine.states(), (SlotState::Good, SlotState::Bad));
+    assert_eq!(machine.states(), (SlotState::Good, SlotState::Good));
+    let state = machine.backend().state().unwrap();
+    assert_eq!(state.next, boots(A, false));
+    assert!(
+        state
+            .problems
+            .iter()
+            .any(|problem| problem.code == ProblemCode::PromiseNotKept
+                && problem.message.contains("BOOT_B_LEFT is 0")),
+        "{:?}",
+        state.problems
+    );
+    // What is done to prove A gives B its tries back, and A stays the one that is preferred.
+    machine.backend().mark_good(A).unwrap();
+    let variables = machine.copies.load().unwrap();
+    assert_eq!(variables["BOOT_ORDER"], "A B");
+    assert_eq!(variables["BOOT_B_LEFT"], "3");
+    assert_eq!(machine.states(), (SlotState::Good, SlotState::Good));
+    let problems = machine.backend().state().unwrap().problems;
+    assert!(
+        !problems.iter().any(|problem| problem.message.contains("is 0")),
+        "{problems:?}"
+    );
 }
 
 #[test]

@@ -52,16 +52,33 @@ fn state(
         (Some(Memo::Trial), true) => trial,
         (Some(Memo::Trial), false) if runs && listed => trial,
         (Some(Memo::Good) | None, true) => SlotState::Good,
-        // It runs and was proven: the script has counted it down, and it gets its tries back.
-        (Some(Memo::Good), false) if runs && listed => SlotState::Good,
+        // It was proven, and the script has counted it down: that proves nothing against it, and the next change gives its
+        // tries back.
+        (Some(Memo::Good), false) if listed => SlotState::Good,
         // RAUC's own mark: out of the order, no tries left. Where nothing was ever said of it, nothing is claimed.
         (None, false) if !listed && environment.text(&left_name(slot)).is_none() => {
             SlotState::Empty
         }
         (Some(Memo::Good | Memo::Trial) | None, false) => SlotState::Bad,
     };
-    let odd = startable && matches!(state, SlotState::Bad | SlotState::Empty);
-    Ok((state, odd.then(|| started_nonetheless(slot, state))))
+    let problem = match state {
+        SlotState::Bad | SlotState::Empty if startable => Some(started_nonetheless(slot, state)),
+        SlotState::Good if !startable => Some(used_up(slot)),
+        _ => None,
+    };
+    Ok((state, problem))
+}
+
+/// That the script passes over a slot that is proven.
+fn used_up(slot: SlotName) -> Problem {
+    Problem {
+        code: ProblemCode::PromiseNotKept,
+        message: format!(
+            "slot {slot} is proven, but was started so often without being marked good that {} is 0: RAUC's script passes \
+             over it until the next change, which gives its tries back",
+            left_name(slot)
+        ),
+    }
 }
 
 impl Convention for Rauc {
@@ -106,6 +123,13 @@ impl Convention for Rauc {
         let ended = |slot| matches!(record.state(slot), SlotState::Bad | SlotState::Empty);
         if ended(first) && !ended(!first) {
             // The script passes over it.
+            record.first = !first;
+        }
+        if record.state(first) == SlotState::Good
+            && booted == Booted::Slot(!first)
+            && hexadecimal(environment, &left_name(first))? == Some(0)
+        {
+            // It has passed over it, for the one that runs and is preferred from then on.
             record.first = !first;
         }
         let mut problems: Vec<Problem> = odd_a.into_iter().chain(odd_b).collect();

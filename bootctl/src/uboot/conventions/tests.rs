@@ -129,6 +129,53 @@ fn a_disk_of_rauc_is_taken_over_as_rauc_left_it() {
 }
 
 #[test]
+fn of_raucs_slots_only_one_that_is_not_proven_or_not_listed_is_bad_without_tries() {
+    for (order, memo, wanted) in [
+        ("A B", "good", SlotState::Good),
+        ("A B", "trial", SlotState::Bad),
+        ("A B", "bad", SlotState::Bad),
+        ("A", "good", SlotState::Bad),
+    ] {
+        let variables = [
+            ("BOOT_ORDER", order),
+            ("BOOT_A_LEFT", "3"),
+            ("BOOT_B_LEFT", "0"),
+            ("slotd_b_state", memo),
+        ];
+        let environment = environment(&variables);
+        let meaning = Rauc.read(&environment, Booted::Slot(A)).unwrap();
+        assert_eq!(meaning.record.b, wanted, "{variables:?}");
+        let said = meaning.problems.iter().any(|problem| {
+            problem.code == ProblemCode::PromiseNotKept
+                && problem.message.contains("BOOT_B_LEFT is 0")
+        });
+        assert_eq!(said, wanted == SlotState::Good, "{variables:?}");
+        assert!(Rauc.knows(&environment));
+    }
+    assert!(!Rauc.knows(&environment(&[("bootcmd", "x")])));
+}
+
+#[test]
+fn without_our_variables_the_booted_slot_is_proven_and_first() {
+    for (booted, slot) in [
+        (Booted::Slot(A), A),
+        (Booted::Slot(B), B),
+        (Booted::Neither, A),
+    ] {
+        // Tries alone say nothing, to the script neither.
+        for variables in [&[][..], &[("bootcmd", "x"), ("slotd_b_tries", "2")]] {
+            let environment = environment(variables);
+            assert!(!Own.knows(&environment));
+            let record = Own.read(&environment, booted).unwrap().record;
+            assert_eq!(record.first, slot);
+            assert_eq!(record.state(slot), SlotState::Good);
+            assert_eq!(record.state(!slot), SlotState::Empty);
+        }
+    }
+    assert!(Own.knows(&environment(&[("slotd_b_ok", "0")])));
+}
+
+#[test]
 fn a_disk_of_mender_is_taken_over_as_mender_left_it() {
     let read = |variables: &[(&str, &str)], booted| {
         let meaning = mender().read(&environment(variables), Booted::Slot(booted));
