@@ -260,7 +260,9 @@ fn a_proven_slot_that_raucs_script_counted_down_gets_its_tries_back_and_that_is_
     assert_eq!(machine.states(), (SlotState::Good, SlotState::Good));
     let problems = machine.backend().state().unwrap().problems;
     assert!(
-        !problems.iter().any(|problem| problem.message.contains("is 0")),
+        !problems
+            .iter()
+            .any(|problem| problem.message.contains("is 0")),
         "{problems:?}"
     );
 }
@@ -337,8 +339,11 @@ fn variables_that_were_lost_are_written_anew_for_the_slot_that_runs() {
         machine.stage_and_arm(B);
         assert_eq!(machine.power_cycle(), Some(B));
         machine.backend().mark_good(B).unwrap();
-        let knows =
-            |machine: &Uboot| store(&machine.node, &machine.convention).knows_slots().unwrap();
+        let knows = |machine: &Uboot| {
+            store(&machine.node, &machine.convention)
+                .knows_slots()
+                .unwrap()
+        };
         assert!(knows(&machine));
         for name in ["slotd_order", "slotd_a_ok", "slotd_b_ok"] {
             machine.copies.set(name, "");

@@ -239,7 +239,7 @@ impl Writer {
             boot_id: wish.boot_id.clone(),
             version: wish.version.clone(),
         };
-        if self.said.as_ref() != Some(&say) {
+        if self.said.as_ref() != Some(&say) || !self.shown(say.ready).await? {
             let status = json!({"status": self.status(&say)});
             self.nodes
                 .patch_status(
@@ -252,6 +252,22 @@ impl Writer {
             self.said = Some(say);
         }
         self.renew().await
+    }
+
+    /// Whether the Node shows what was said. The controller manager writes there that a kubelet is silent, and what a kubelet finds
+    /// there it puts right.
+    async fn shown(&self, ready: bool) -> Result<bool> {
+        let node = self.nodes.get_opt(&self.identity.name).await;
+        let Some(node) = node.context("reading the Node object")? else {
+            // Somebody deleted it; a kubelet makes none but when it starts.
+            return Ok(true);
+        };
+        let conditions = node.status.and_then(|status| status.conditions);
+        let wanted = if ready { "True" } else { "False" };
+        Ok(conditions
+            .unwrap_or_default()
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == wanted))
     }
 
     /// Makes the Node object unless it is there.
