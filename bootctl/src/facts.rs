@@ -53,6 +53,9 @@ impl std::fmt::Display for Architecture {
     }
 }
 
+/// Where slotd's script for U-Boot looks for a slot's kernel, in this order.
+pub(crate) const FIXED_KERNELS: [&str; 2] = ["/boot/Image", "/boot/vmlinuz"];
+
 /// A kernel or initrd inside an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootFile {
@@ -116,6 +119,9 @@ pub struct ImageFacts {
     pub architecture: Architecture,
     /// The kernel that would be started.
     pub kernel: Option<BootFile>,
+    /// The first of [`FIXED_KERNELS`] that is a file with something in it: what a loader's script finds that knows no versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fixed_kernel: Option<PathBuf>,
     /// The initrd that belongs to the kernel.
     pub initrd: Option<BootFile>,
     /// Its unified kernel image: kernel and initrd in one EFI program.
@@ -198,6 +204,7 @@ pub(crate) fn collect(root: &Path, settings: &InspectSettings) -> Result<Collect
         version,
         architecture,
         kernel,
+        fixed_kernel: tree.fixed_kernel()?,
         initrd,
         unified: unified.as_ref().map(|unified| unified.found.clone()),
         cmdline: tree.cmdline()?,

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::Mode;
 
-use super::{AgentPresence, Architecture, BootFile, parse_os_release};
+use super::{AgentPresence, Architecture, BootFile, FIXED_KERNELS, parse_os_release};
 use crate::error::{Error, Result};
 use crate::model::version_compare;
 
@@ -211,6 +211,16 @@ impl Tree {
         Ok((Some(kernel), None))
     }
 
+    /// The first kernel that has a fixed name. Symlinks are followed, as U-Boot does, and none leads out.
+    pub(super) fn fixed_kernel(&self) -> Result<Option<PathBuf>> {
+        for place in FIXED_KERNELS {
+            if self.boot_file(place.to_owned())?.is_some() {
+                return Ok(Some(PathBuf::from(place)));
+            }
+        }
+        Ok(None)
+    }
+
     pub(super) fn cmdline(&self) -> Result<Option<String>> {
         // As kernel-install: the machine's own in /etc wins, but here /etc is the image's too.
         for place in ["etc/kernel/cmdline", "usr/lib/kernel/cmdline"] {
@@ -306,6 +316,33 @@ mod tests {
     use nix::fcntl::OFlag;
 
     use super::Tree;
+
+    #[test]
+    fn a_kernel_with_a_fixed_name_is_a_file_of_the_image() {
+        let image = tempfile::tempdir().unwrap();
+        let boot = image.path().join("boot");
+        fs::create_dir(&boot).unwrap();
+        let found = || {
+            let found = Tree::open(image.path()).unwrap().fixed_kernel().unwrap();
+            found.map(|path| path.to_str().unwrap().to_owned())
+        };
+        fs::write(boot.join("vmlinuz-6.1"), "kernel").unwrap();
+        assert_eq!(found(), None);
+        // A link of the machine's, an empty file and a directory are none; a link of the image's is one.
+        let outside = tempfile::NamedTempFile::new().unwrap();
+        fs::write(outside.path(), "kernel").unwrap();
+        symlink(outside.path(), boot.join("vmlinuz")).unwrap();
+        fs::write(boot.join("Image"), "").unwrap();
+        assert_eq!(found(), None);
+        fs::remove_file(boot.join("Image")).unwrap();
+        fs::create_dir(boot.join("Image")).unwrap();
+        fs::remove_file(boot.join("vmlinuz")).unwrap();
+        symlink("/boot/vmlinuz-6.1", boot.join("vmlinuz")).unwrap();
+        assert_eq!(found().as_deref(), Some("/boot/vmlinuz"));
+        fs::remove_dir(boot.join("Image")).unwrap();
+        fs::write(boot.join("Image"), "kernel").unwrap();
+        assert_eq!(found().as_deref(), Some("/boot/Image"));
+    }
 
     #[test]
     fn a_symlink_is_followed_while_others_rename_their_files() {

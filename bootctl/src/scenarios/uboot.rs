@@ -16,7 +16,7 @@ use crate::backend::{Backend, Counting, ProblemCode, SlotState};
 use crate::fixture::FixtureNode;
 use crate::inspect::SlotView;
 use crate::markers::Markers;
-use crate::record::RecordBackend;
+use crate::record::{RecordBackend, RecordStore};
 use crate::slot::{SlotName, SlotSettings};
 use crate::table::SlotTable;
 use crate::uboot::{UbootConvention, UbootStore};
@@ -194,7 +194,10 @@ impl Machine for Uboot {
     }
 
     fn view(&self) -> SlotView {
-        image_tree(&self.dir.path().join("image"))
+        let root = self.dir.path().join("image");
+        fs::create_dir_all(root.join("boot")).unwrap();
+        fs::write(root.join("boot/vmlinuz"), "kernel of the new image").unwrap();
+        image_tree(&root)
     }
 
     fn spares_proven_slots(&self) -> bool {
@@ -313,6 +316,32 @@ fn a_trial_that_the_script_did_not_count_is_seen() {
             "{:?}",
             state.problems
         );
+    }
+}
+
+#[test]
+fn an_image_whose_kernel_the_script_would_not_find_is_refused() {
+    for (convention, taken) in [
+        (UbootConvention::Slotd, false),
+        // Where the scripts of others look is theirs to know.
+        (UbootConvention::Rauc, true),
+    ] {
+        let machine = Uboot::new(Medium::Raw, convention);
+        let store = store(&machine.node, &machine.convention);
+        // With a kernel and an initrd in /usr/lib/modules.
+        let view = image_tree(&machine.dir.path().join("other"));
+        assert!(view.facts.kernel.is_some());
+        match store.check_image(&view.facts) {
+            Ok(()) => assert!(taken),
+            Err(error) => {
+                assert!(!taken, "{error:?}");
+                let message = error.chain();
+                for place in ["/boot/Image", "/boot/vmlinuz"] {
+                    assert!(message.contains(place), "{message}");
+                }
+            }
+        }
+        store.check_image(&machine.view().facts).unwrap();
     }
 }
 

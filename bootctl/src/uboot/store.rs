@@ -9,7 +9,7 @@ use crate::backend::{
     BootOptions, NextBoot, PlannedChange, PreflightRequest, Refusal, RefusalCode, SlotState,
 };
 use crate::error::{Error, Result};
-use crate::facts::ImageFacts;
+use crate::facts::{FIXED_KERNELS, ImageFacts};
 use crate::lock::Lock;
 use crate::options::trial_announced;
 use crate::record::{Arming, Loaded, Record, RecordStore};
@@ -356,13 +356,23 @@ impl RecordStore for UbootStore {
     }
 
     fn check_image(&self, facts: &ImageFacts) -> Result<()> {
-        match &facts.kernel {
-            Some(_) => Ok(()),
-            None => Err(Error::Image {
-                device: PathBuf::from("the slot"),
-                problem: "no kernel was found in it".to_owned(),
-            }),
-        }
+        let problem = if facts.fixed_kernel.is_some() {
+            return Ok(());
+        } else if self.convention.announces() {
+            let [first, second] = FIXED_KERNELS;
+            format!(
+                "no kernel at {first} or {second}, where U-Boot's script looks for it; a symlink to the kernel is enough"
+            )
+        } else if facts.kernel.is_some() {
+            // Where another system's script looks for it is not known.
+            return Ok(());
+        } else {
+            "no kernel was found in it".to_owned()
+        };
+        Err(Error::Image {
+            device: PathBuf::from("the slot"),
+            problem,
+        })
     }
 }
 

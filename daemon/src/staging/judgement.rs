@@ -131,6 +131,7 @@ mod tests {
                 path: PathBuf::from("/boot/vmlinuz"),
                 size: 1,
             }),
+            fixed_kernel: None,
             initrd: None,
             unified: None,
             cmdline: None,

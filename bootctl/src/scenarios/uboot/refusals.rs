@@ -217,9 +217,9 @@ fn the_write_test_spares_the_copy_that_counts() {
         fs::OpenOptions::new().write(true).open(path).unwrap()
     });
     for _ in 0..2 {
-        let whole: Vec<u8> = (0..2).map(|which| machine.copies.copy(which)[4]).collect();
+        let flags: Vec<u8> = (0..2).map(|which| machine.copies.copy(which)[4]).collect();
         // Of two with one number the first counts.
-        let counts = usize::from(whole[1] > whole[0]);
+        let counts = usize::from(flags[1] > flags[0]);
         for file in &files {
             file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
         }

@@ -3,6 +3,8 @@
 
 use std::process::Command;
 
+use crate::facts::FIXED_KERNELS;
+
 const SCRIPT: &str = include_str!("../../../../systemd/usr/lib/slotd/uboot/boot.cmd");
 
 /// U-Boot's commands, as far as the script needs them there. `KERNELS` are the labels of the slots that have a kernel; a kernel
@@ -50,6 +52,12 @@ fn started(said: &str) -> Option<&str> {
     arguments
         .split_whitespace()
         .find_map(|word| word.strip_prefix("slotd.slot="))
+}
+
+#[test]
+fn the_kernel_is_looked_for_where_images_are_checked_for_it() {
+    let places = format!("for slotd_k in {}; do", FIXED_KERNELS.join(" "));
+    assert!(SCRIPT.contains(&places), "{places}");
 }
 
 #[test]
