@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use super::{B, CONFIG, Machine, Medium, SIZE, Uboot, store};
 use crate::backend::{PreflightRequest, Refusal, RefusalCode};
+use crate::record::RecordStore;
 use crate::uboot::UbootConvention;
 
 fn refusals(machine: &Uboot) -> Vec<Refusal> {
