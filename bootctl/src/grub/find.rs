@@ -4,9 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::file::BlockFile;
+use super::place;
 use crate::error::{Error, Result};
-use crate::mounts::{Mount, Mounts};
-use crate::slot::SlotName;
 use crate::system::System;
 use crate::table::SlotTable;
 
@@ -26,7 +25,7 @@ const PARTITIONS: [&str; 3] = ["/efi", "/boot/efi", "/boot"];
 const FILE: &str = "grubenv";
 
 /// The block's file: the one that is set, else the only one in the usual directories, else the one that is missing
-/// beside the only `grub.cfg`. What lies in a slot is the image's, and not looked at.
+/// beside the only `grub.cfg`. What lies in a slot is the image's, and not looked at, nor is what GRUB cannot write.
 pub(crate) fn find(
     system: &System,
     table: &SlotTable,
@@ -34,10 +33,11 @@ pub(crate) fn find(
 ) -> Result<BlockFile> {
     if let Some(path) = setting {
         let file = BlockFile::new(system, path);
-        if let Some(slot) = slot_of(system, table, &file.resolved()?) {
+        if let Some(fault) = place::fault(system, table, &file.resolved()?)? {
             return Err(Error::NoLoader {
                 problem: format!(
-                    "{} lies in slot {slot}; the environment block has to be outside of both slots",
+                    "{} {fault}; the environment block has to be outside of both slots, on FAT or ext4 directly on a \
+                     partition",
                     path.display()
                 ),
             });
@@ -53,8 +53,8 @@ pub(crate) fn find(
             continue;
         }
         let real = file.resolved()?;
-        if let Some(slot) = slot_of(system, table, &real) {
-            seen.push(format!("{} lies in slot {slot}", file.shown().display()));
+        if let Some(fault) = place::fault(system, table, &real)? {
+            seen.push(format!("{} {fault}", file.shown().display()));
             continue;
         }
         let list = if exists { &mut present } else { &mut missing };
@@ -106,18 +106,6 @@ fn directories(system: &System) -> Vec<PathBuf> {
         found.extend(names.iter().map(|name| vendors.join(name)));
     }
     found
-}
-
-/// The mount that a file of the node lies on; `None` where that cannot be told.
-pub(crate) fn mount_of(system: &System, path: &Path) -> Option<Mount> {
-    Mounts::read(system).ok()?.of(path).cloned()
-}
-
-fn slot_of(system: &System, table: &SlotTable, path: &Path) -> Option<SlotName> {
-    let device = mount_of(system, path)?.device;
-    SlotName::BOTH
-        .into_iter()
-        .find(|slot| table.get(*slot).number == device)
 }
 
 #[cfg(test)]

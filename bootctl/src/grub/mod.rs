@@ -9,6 +9,7 @@ pub(crate) mod environment;
 mod file;
 mod find;
 mod layout;
+mod place;
 mod preflight;
 pub(crate) mod store;
 

@@ -1,20 +1,13 @@
 //! Every reason at once why the environment block would not carry a trial.
 
 use super::convention::{ANNOUNCED, GrubConvention};
-use super::find::mount_of;
+use super::place;
 use super::store::GrubStore;
 use crate::backend::{Refusal, RefusalCode, SlotState};
-use crate::block::BlockDevices;
 use crate::error::Error;
 use crate::options::SLOT_OPTION;
 use crate::record::{Record, RecordStore};
 use crate::slot::SlotName;
-
-/// File systems that GRUB reads and cannot write, or that do not hold a file in blocks of their own.
-const NOT_WRITTEN: [&str; 13] = [
-    "btrfs", "bcachefs", "zfs", "overlay", "squashfs", "erofs", "iso9660", "udf", "tmpfs", "ramfs",
-    "nfs", "nfs4", "9p",
-];
 
 /// With a real write test, which leaves nothing behind.
 pub(super) fn refusals(store: &GrubStore) -> Vec<Refusal> {
@@ -76,34 +69,13 @@ pub(super) fn refusals(store: &GrubStore) -> Vec<Refusal> {
 fn layout(store: &GrubStore) -> Vec<Refusal> {
     let mut found = Vec::new();
     let mut say = |code, message| found.push(Refusal { code, message });
-    let place = store.file.shown().display();
-    let mount = store
-        .file
-        .resolved()
-        .ok()
-        .and_then(|path| mount_of(&store.system, &path));
-    if let Some(mount) = mount {
-        if NOT_WRITTEN.contains(&&*mount.kind) {
-            say(
-                RefusalCode::UnsupportedLayout,
-                format!("{place} lies on {}, which GRUB cannot write to", mount.kind),
-            );
-        }
-        let stands = BlockDevices::read(&store.system)
-            .ok()
-            .and_then(|devices| devices.by_number(mount.device).cloned());
-        if let Some(device) = stands.filter(|device| {
-            ["dm-", "md", "bcache"]
-                .iter()
-                .any(|kind| device.name.starts_with(kind))
-        }) {
-            say(
-                RefusalCode::UnsupportedLayout,
-                format!(
-                    "{place} lies on {} (LVM, encryption or RAID), which GRUB cannot write to",
-                    device.name
-                ),
-            );
+    let shown = store.file.shown().display();
+    // Where there is no such place, reading it says so.
+    if let Ok(path) = store.file.resolved() {
+        match place::not_written(&store.system, &path) {
+            Ok(None) => {}
+            Ok(Some(fault)) => say(RefusalCode::UnsupportedLayout, format!("{shown} {fault}")),
+            Err(error) => say(RefusalCode::Unreadable, error.chain()),
         }
     }
     if store.usr_slots {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::find;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fixture::FixtureNode;
 use crate::slot::SlotSettings;
 use crate::table::SlotTable;
@@ -122,6 +122,101 @@ fn what_lies_in_a_slot_is_the_images() {
     assert!(error.contains("lies in slot A"), "{error}");
     put(&node, "/efi/grub/grubenv");
     assert_eq!(found(&node, None).unwrap(), Path::new("/efi/grub/grubenv"));
+}
+
+/// Roots whose device number is none of the slots', and what is said of a block in them.
+const STACKED: [(&str, &str); 4] = [
+    (
+        "22 1 0:25 / / rw - overlay overlay rw,lowerdir=/ro,upperdir=/rw/u,workdir=/rw/w",
+        "lies in the running root (overlay), which is slot A's",
+    ),
+    (
+        "22 1 0:25 / / rw - btrfs /dev/vda2 rw",
+        "lies in the running root (btrfs), which is slot A's",
+    ),
+    (
+        "22 1 0:25 / / rw - tmpfs tmpfs rw",
+        "lies in the running root (tmpfs), which is slot A's",
+    ),
+    (
+        "22 1 253:0 / / ro - ext4 /dev/mapper/root ro",
+        "lies in the running root (ext4), which is slot A's",
+    ),
+];
+
+/// A node whose root is stacked on slot A, which is booted as the kernel's command line says.
+fn stacked(root: &str) -> (TempDir, FixtureNode, SlotTable) {
+    let (dir, node) = node();
+    let table = SlotTable::discover(&node.system(), &SlotSettings::Auto, None).unwrap();
+    node.add_mapped("dm-0", 0, &["vda2"]).unwrap();
+    node.set_mounts(&format!(
+        "{root}\n30 22 254:1 / /efi rw - vfat /dev/vda1 rw\n"
+    ))
+    .unwrap();
+    (dir, node, table)
+}
+
+#[test]
+fn a_root_that_is_stacked_on_a_slot_is_the_slots() {
+    for (root, said) in STACKED {
+        let (_dir, node, table) = stacked(root);
+        put(&node, "/boot/grub/grubenv");
+        let find = |setting: Option<&str>| {
+            find(&node.system(), &table, setting.map(Path::new))
+                .map(|file| file.resolved().unwrap())
+        };
+        for setting in [None, Some("/boot/grub/grubenv")] {
+            let error = find(setting).unwrap_err();
+            assert!(matches!(error, Error::NoLoader { .. }), "{error}");
+            let said = format!("/boot/grub/grubenv {said}");
+            assert!(error.to_string().contains(&said), "{error}");
+        }
+        put(&node, "/efi/grub/grubenv");
+        assert_eq!(find(None).unwrap(), Path::new("/efi/grub/grubenv"));
+    }
+}
+
+#[test]
+fn a_folder_of_the_running_root_that_is_mounted_elsewhere_is_the_slots() {
+    let (_dir, node, table) = stacked("22 1 253:0 / / ro - ext4 /dev/mapper/root ro");
+    node.set_mounts(
+        "22 1 253:0 / / ro - ext4 /dev/mapper/root ro\n31 22 253:0 /boot /boot rw - ext4 /dev/mapper/root rw\n",
+    )
+    .unwrap();
+    put(&node, "/boot/grub/grubenv");
+    let error = find(&node.system(), &table, None).unwrap_err().to_string();
+    assert!(error.contains("lies in the running root"), "{error}");
+}
+
+#[test]
+fn what_the_loader_cannot_write_is_not_taken() {
+    for (mount, said) in [
+        ("0:31 / /boot rw - btrfs /dev/vda4 rw", "lies on btrfs"),
+        (
+            "254:4 / /boot rw - squashfs /dev/vda4 ro",
+            "lies on squashfs",
+        ),
+        ("0:31 / /boot rw - fuseblk x rw", "lies on fuseblk"),
+        (
+            "253:0 / /boot rw - ext4 /dev/mapper/boot rw",
+            "lies on dm-0",
+        ),
+        ("9:127 / /boot rw - ext4 /dev/md127 rw", "lies on md127"),
+    ] {
+        let (_dir, node, table) = stacked("22 1 254:2 / / ro - ext4 /dev/root ro");
+        node.add_disk("md127", 9, 127, 512, &[]).unwrap();
+        node.set_mounts(&format!(
+            "22 1 254:2 / / ro - ext4 /dev/root ro\n31 22 {mount}\n"
+        ))
+        .unwrap();
+        put(&node, "/boot/grub/grubenv");
+        for setting in [None, Some(Path::new("/boot/grub/grubenv"))] {
+            let error = find(&node.system(), &table, setting).unwrap_err();
+            assert!(matches!(error, Error::NoLoader { .. }), "{error}");
+            let said = format!("/boot/grub/grubenv {said}");
+            assert!(error.to_string().contains(&said), "{mount}: {error}");
+        }
+    }
 }
 
 #[test]
