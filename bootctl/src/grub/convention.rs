@@ -13,6 +13,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::GrubSetting;
 use super::layout::Variable;
 use crate::backend::SlotState;
 use crate::record::Record;
@@ -163,6 +164,25 @@ pub(crate) struct Decoded {
 }
 
 impl Convention {
+    /// As it is configured.
+    pub(crate) fn of(setting: &GrubSetting) -> Self {
+        let names = setting.variables.clone();
+        Self {
+            kind: setting.convention,
+            names: names.unwrap_or_else(|| setting.convention.variables()),
+        }
+    }
+
+    /// Whether any of the variables that say a slot's state, or the order, has a value. To GRUB's scripts one that is empty
+    /// is one that is not set.
+    pub(crate) fn is_in(&self, get: impl Fn(&str) -> Option<Vec<u8>>) -> bool {
+        SlotName::BOTH
+            .into_iter()
+            .flat_map(|slot| [&self.slot(slot).ok, &self.slot(slot).tries])
+            .chain([&self.names.order])
+            .any(|name| get(name).is_some_and(|value| !value.is_empty()))
+    }
+
     pub(crate) fn slot(&self, slot: SlotName) -> &GrubSlotVariables {
         match slot {
             SlotName::A => &self.names.a,
@@ -249,11 +269,7 @@ impl Convention {
             let value = get(name).filter(|value| !value.is_empty())?;
             Some(String::from_utf8_lossy(&value).into_owned())
         };
-        let known = SlotName::BOTH
-            .into_iter()
-            .flat_map(|slot| [&self.slot(slot).ok, &self.slot(slot).tries])
-            .chain([&self.names.order])
-            .any(|name| text(name).is_some());
+        let known = self.is_in(&get);
         let mut decoded = Decoded {
             record: Record {
                 a: SlotState::Empty,

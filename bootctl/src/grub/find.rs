@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::convention::Convention;
 use super::file::BlockFile;
 use super::place;
 use crate::error::{Error, Result};
@@ -24,12 +25,14 @@ const PARTITIONS: [&str; 3] = ["/efi", "/boot/efi", "/boot"];
 
 const FILE: &str = "grubenv";
 
-/// The block's file: the one that is set, else the only one in the usual directories, else the one that is missing
-/// beside the only `grub.cfg`. What lies in a slot is the image's, and not looked at, nor is what GRUB cannot write.
+/// The block's file: the one that is set, else the only one that is there, or is missing beside a `grub.cfg`, in the usual
+/// directories; of several, the one that alone holds variables of the convention. What lies in a slot is the image's, and
+/// not looked at, nor is what GRUB cannot write.
 pub(crate) fn find(
     system: &System,
     table: &SlotTable,
     setting: Option<&Path>,
+    convention: &Convention,
 ) -> Result<BlockFile> {
     if let Some(path) = setting {
         let file = BlockFile::new(system, path);
@@ -44,7 +47,7 @@ pub(crate) fn find(
         }
         return Ok(file);
     }
-    let (mut present, mut missing, mut seen) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut found, mut seen) = (Vec::new(), Vec::new());
     for directory in directories(system) {
         let file = BlockFile::new(system, &directory.join(FILE));
         let link = system.path(file.shown());
@@ -57,12 +60,11 @@ pub(crate) fn find(
             seen.push(format!("{} {fault}", file.shown().display()));
             continue;
         }
-        let list = if exists { &mut present } else { &mut missing };
-        if !list.iter().any(|(known, _)| *known == real) {
-            list.push((real, file));
+        if !found.iter().any(|(known, _)| *known == real) {
+            found.push((real, file));
         }
     }
-    let found = if present.is_empty() { missing } else { present };
+    let found = the_one_that_knows_slots(found, convention)?;
     match <[_; 1]>::try_from(found) {
         Ok([(_, file)]) => Ok(file),
         Err(found) if found.is_empty() => {
@@ -89,6 +91,32 @@ pub(crate) fn find(
             })
         }
     }
+}
+
+/// Of several the one whose variables are a script's that is gone by; where that is none or not one only, all of them. A
+/// missing one may be what the loader reads, and one that is there may be of long ago.
+fn the_one_that_knows_slots(
+    found: Vec<(PathBuf, BlockFile)>,
+    convention: &Convention,
+) -> Result<Vec<(PathBuf, BlockFile)>> {
+    if found.len() < 2 {
+        return Ok(found);
+    }
+    let (mut knowing, mut others) = (Vec::new(), Vec::new());
+    for (real, file) in found {
+        let knows = match file.read() {
+            Ok(content) => convention.is_in(|name| content.environment.get(name)),
+            // No environment block.
+            Err(Error::Malformed { .. }) => false,
+            Err(error) => return Err(error),
+        };
+        let list = if knows { &mut knowing } else { &mut others };
+        list.push((real, file));
+    }
+    if knowing.len() != 1 {
+        knowing.append(&mut others);
+    }
+    Ok(knowing)
 }
 
 fn directories(system: &System) -> Vec<PathBuf> {

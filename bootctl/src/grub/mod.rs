@@ -4,9 +4,9 @@
 //! initrd and the image's own options are read from the slot that boots, so that a transition changes the block alone:
 //! one sector of it.
 
-mod convention;
+pub(crate) mod convention;
 pub(crate) mod environment;
-mod file;
+pub(crate) mod file;
 mod find;
 mod layout;
 mod place;
@@ -15,6 +15,7 @@ pub(crate) mod store;
 
 use std::path::PathBuf;
 
+use self::convention::Convention;
 pub use self::convention::{GrubConvention, GrubSlotVariables, GrubVariables};
 use self::store::GrubStore;
 use crate::error::Result;
@@ -46,9 +47,10 @@ pub(crate) fn open(
     table: &SlotTable,
     setting: &GrubSetting,
 ) -> Result<RecordBackend<GrubStore>> {
-    let file = find::find(system, table, setting.environment.as_deref())?;
+    let convention = Convention::of(setting);
+    let file = find::find(system, table, setting.environment.as_deref(), &convention)?;
     let folder = file.resolved()?.with_file_name(MARKERS);
-    let store = GrubStore::new(system, table, file, setting);
+    let store = GrubStore::new(system, table, file, convention);
     let markers = Markers::at(system, folder);
     Ok(RecordBackend::new(store, markers, table.booted))
 }

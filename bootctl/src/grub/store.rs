@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use super::GrubSetting;
 use super::convention::{ANNOUNCED, Convention, Decoded, GrubConvention};
 use super::environment::Environment;
 use super::file::BlockFile;
@@ -39,25 +38,31 @@ pub(crate) struct GrubStore {
 }
 
 impl GrubStore {
-    pub(super) fn new(
+    pub(crate) fn new(
         system: &System,
         table: &SlotTable,
         file: BlockFile,
-        setting: &GrubSetting,
+        convention: Convention,
     ) -> Self {
-        let variables = setting.variables.clone();
         Self {
             system: system.clone(),
             file,
-            convention: Convention {
-                kind: setting.convention,
-                names: variables.unwrap_or_else(|| setting.convention.variables()),
-            },
+            convention,
             booted: table.booted,
             usr_slots: [&table.a, &table.b]
                 .iter()
                 .any(|slot| slot.label.starts_with("USR-")),
         }
+    }
+
+    /// Whether the block holds any variable of the convention: whether a script that knows slots goes by it.
+    ///
+    /// # Errors
+    /// When it cannot be read. A missing or empty one holds none.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for choosing the loader"))]
+    pub(crate) fn knows_slots(&self) -> Result<bool> {
+        let environment = self.file.read()?.environment;
+        Ok(self.convention.is_in(|name| environment.get(name)))
     }
 
     /// Whether the command line has this option, or one that begins like it.

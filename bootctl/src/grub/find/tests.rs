@@ -7,6 +7,9 @@ use tempfile::TempDir;
 use super::find;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fixture::FixtureNode;
+use crate::grub::convention::Convention;
+use crate::grub::{GrubConvention, GrubSetting};
+use crate::scenarios::machines::grub::block;
 use crate::slot::SlotSettings;
 use crate::table::SlotTable;
 
@@ -23,6 +26,16 @@ fn node() -> (TempDir, FixtureNode) {
     (dir, node)
 }
 
+fn own() -> Convention {
+    Convention::of(&GrubSetting::default())
+}
+
+/// A block that says something of slots, as slotd's script has it.
+fn put_knowing(node: &FixtureNode, path: &str) {
+    put(node, path);
+    fs::write(node.system().path(path), block("slotd_order=a b\n")).unwrap();
+}
+
 fn put(node: &FixtureNode, path: &str) {
     let path = node.system().path(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -31,7 +44,7 @@ fn put(node: &FixtureNode, path: &str) {
 
 fn found(node: &FixtureNode, setting: Option<&str>) -> Result<PathBuf> {
     let table = SlotTable::discover(&node.system(), &SlotSettings::Auto, None).unwrap();
-    find(&node.system(), &table, setting.map(Path::new))?.resolved()
+    find(&node.system(), &table, setting.map(Path::new), &own())?.resolved()
 }
 
 fn refused(node: &FixtureNode, setting: Option<&str>) -> String {
@@ -51,7 +64,12 @@ fn the_only_one_in_the_usual_places_is_meant() {
     ] {
         let (_dir, node) = node();
         put(&node, &format!("{place}/grubenv"));
+        assert_eq!(
+            found(&node, None).unwrap(),
+            Path::new(place).join("grubenv")
+        );
         // A stub that leads to the real configuration has no block beside it.
+        put_knowing(&node, &format!("{place}/grubenv"));
         put(&node, "/efi/EFI/fedora/grub.cfg");
         assert_eq!(
             found(&node, None).unwrap(),
@@ -71,6 +89,50 @@ fn one_that_is_missing_is_to_be_made_beside_the_configuration() {
         error.contains("/boot/grub/grubenv, /efi/grub/grubenv"),
         "{error}"
     );
+}
+
+#[test]
+fn an_old_block_does_not_beat_the_missing_one_of_the_real_configuration() {
+    let (_dir, node) = node();
+    put(&node, "/boot/grub/grub.cfg");
+    put(&node, "/efi/EFI/debian/grubenv");
+    fs::write(
+        node.system().path("/efi/EFI/debian/grubenv"),
+        block("saved_entry=0\nslotd_order=\nA_OK=1\n"),
+    )
+    .unwrap();
+    let error = refused(&node, None);
+    assert!(
+        error.contains("/boot/grub/grubenv, /efi/EFI/debian/grubenv"),
+        "{error}"
+    );
+    // Another convention's variables do not count for this one.
+    let rauc = Convention::of(&GrubSetting {
+        convention: GrubConvention::Rauc,
+        ..GrubSetting::default()
+    });
+    let table = SlotTable::discover(&node.system(), &SlotSettings::Auto, None).unwrap();
+    let chosen = find(&node.system(), &table, None, &rauc).unwrap();
+    assert_eq!(chosen.shown(), Path::new("/efi/EFI/debian/grubenv"));
+}
+
+#[test]
+fn of_several_the_only_one_that_knows_slots_is_meant() {
+    let (_dir, node) = node();
+    put(&node, "/boot/grub/grubenv");
+    put(&node, "/boot/grub2/grub.cfg");
+    put_knowing(&node, "/efi/EFI/debian/grubenv");
+    let place = Path::new("/efi/EFI/debian/grubenv");
+    assert_eq!(found(&node, None).unwrap(), place);
+    put_knowing(&node, "/efi/grub/grubenv");
+    let error = refused(&node, None);
+    for part in [
+        "/boot/grub/grubenv",
+        "/boot/grub2/grubenv",
+        "/efi/grub/grubenv",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
 }
 
 #[test]
@@ -162,7 +224,7 @@ fn a_root_that_is_stacked_on_a_slot_is_the_slots() {
         let (_dir, node, table) = stacked(root);
         put(&node, "/boot/grub/grubenv");
         let find = |setting: Option<&str>| {
-            find(&node.system(), &table, setting.map(Path::new))
+            find(&node.system(), &table, setting.map(Path::new), &own())
                 .map(|file| file.resolved().unwrap())
         };
         for setting in [None, Some("/boot/grub/grubenv")] {
@@ -184,7 +246,9 @@ fn a_folder_of_the_running_root_that_is_mounted_elsewhere_is_the_slots() {
     )
     .unwrap();
     put(&node, "/boot/grub/grubenv");
-    let error = find(&node.system(), &table, None).unwrap_err().to_string();
+    let error = find(&node.system(), &table, None, &own())
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("lies in the running root"), "{error}");
 }
 
@@ -211,7 +275,7 @@ fn what_the_loader_cannot_write_is_not_taken() {
         .unwrap();
         put(&node, "/boot/grub/grubenv");
         for setting in [None, Some(Path::new("/boot/grub/grubenv"))] {
-            let error = find(&node.system(), &table, setting).unwrap_err();
+            let error = find(&node.system(), &table, setting, &own()).unwrap_err();
             assert!(matches!(error, Error::NoLoader { .. }), "{error}");
             let said = format!("/boot/grub/grubenv {said}");
             assert!(error.to_string().contains(&said), "{mount}: {error}");

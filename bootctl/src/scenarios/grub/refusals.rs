@@ -191,3 +191,18 @@ fn the_markers_lie_beside_the_block() {
     machine.stage(B);
     assert!(machine.node.esp().join("grub/slotd/b/image.json").is_file());
 }
+
+#[test]
+fn a_block_knows_slots_once_it_holds_a_variable_of_the_convention() {
+    let machine = InGrub::modelled();
+    for (variables, knows) in [
+        ("slotd_b_tries=0\n", true),
+        ("slotd_order=b a\n", true),
+        ("saved_entry=0\nORDER=A B\nslotd_order=\n", false),
+    ] {
+        fs::write(machine.grubenv(), block(variables)).unwrap();
+        assert_eq!(machine.store().knows_slots().unwrap(), knows, "{variables}");
+    }
+    fs::remove_file(machine.grubenv()).unwrap();
+    assert!(!machine.store().knows_slots().unwrap());
+}

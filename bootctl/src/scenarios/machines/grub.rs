@@ -9,8 +9,10 @@ use tempfile::TempDir;
 use super::{Machine, image_tree, scratch};
 use crate::backend::Backend;
 use crate::fixture::{FixtureNode, FixturePartition, gpt_image};
+use crate::grub::convention::Convention;
 use crate::grub::environment::Environment;
 use crate::grub::environment::tests::iterate;
+use crate::grub::file::BlockFile;
 use crate::grub::store::GrubStore;
 use crate::grub::{self, GrubConvention, GrubSetting};
 use crate::inspect::SlotView;
@@ -77,6 +79,21 @@ impl InGrub {
 
     pub(crate) fn grubenv(&self) -> PathBuf {
         block_of(&self.node)
+    }
+
+    /// The store alone.
+    pub(crate) fn store(&self) -> GrubStore {
+        let setting = GrubSetting {
+            convention: convention(&self.firmware),
+            ..GrubSetting::default()
+        };
+        let file = BlockFile::new(&self.node.system(), Path::new("/efi/grub/grubenv"));
+        GrubStore::new(
+            &self.node.system(),
+            &self.table(),
+            file,
+            Convention::of(&setting),
+        )
     }
 
     /// What runs has the loader's data read anew.
@@ -243,6 +260,11 @@ const KERNEL: &str = "function linux { set said=\"$*\"; save_env -f (hd0)/said s
 
 impl Emulator {
     pub(crate) fn new(dir: &Path, node: &FixtureNode) -> Self {
+        Self::with_options(dir, node, "set slotd_options=\"quiet root=/dev/evil\"\n")
+    }
+
+    /// With slot B's own file of options.
+    pub(crate) fn with_options(dir: &Path, node: &FixtureNode, config: &str) -> Self {
         fs::create_dir_all(dir.join("grub")).unwrap();
         fs::write(dir.join("slotd.cfg"), SCRIPT).unwrap();
         let emulator = Self {
@@ -250,11 +272,7 @@ impl Emulator {
         };
         let a = emulator.slot("a", &["boot/vmlinuz", "boot/initrd.img"], "");
         let modules = ["usr/lib/modules/6.1/vmlinuz", "usr/lib/modules/6.1/initrd"];
-        let b = emulator.slot(
-            "b",
-            &modules,
-            "set slotd_options=\"quiet root=/dev/evil\"\n",
-        );
+        let b = emulator.slot("b", &modules, config);
         let size = 8 << 20;
         let partitions: Vec<FixturePartition> = [SlotName::A, SlotName::B]
             .into_iter()
