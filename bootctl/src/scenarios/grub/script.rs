@@ -64,7 +64,7 @@ proptest! {
             if let (Some((slot, line)), Some((_, own))) = (started, expected) {
                 let uuid = format!("root=PARTUUID=00000000-0000-0000-0000-00000000a00{}", if slot == A { 2 } else { 3 });
                 let image = if slot == A { "" } else { "quiet root=/dev/evil " };
-                prop_assert_eq!(line, format!("ro {image}{uuid} {own}"));
+                prop_assert_eq!(line, format!("ro {uuid} {own} {image}{uuid} {own}"));
             }
         }
     }
@@ -165,7 +165,47 @@ fn what_was_set_before_the_script_does_not_count_for_the_block() {
     let lines = "set slotd_b_ok=1\nset slotd_a_partuuid=mine";
     let (started, _) = emulator.boot_with(&mut bytes, lines);
     let (slot, line) = started.unwrap();
-    assert_eq!((slot, &*line), (A, "ro root=PARTUUID=mine slotd.slot=a"));
+    let own = "root=PARTUUID=mine slotd.slot=a";
+    assert_eq!((slot, line), (A, format!("ro {own} {own}")));
+}
+
+#[test]
+fn an_images_file_sets_its_options_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = FixtureNode::create(&dir.path().join("node")).unwrap();
+    let names = [
+        "deadline",
+        "panic",
+        "tries",
+        "env",
+        "extra",
+        "announced",
+        "partuuid",
+        "kernel",
+        "initrd",
+        "machine_id",
+        "slot",
+        "b_tries",
+        "b_device",
+        "b_partuuid",
+    ];
+    let mut config: String = names
+        .iter()
+        .map(|name| format!("set slotd_{name}=evil\n"))
+        .collect();
+    config.push_str("set slotd_options=\"quiet -- init\"\n");
+    let emulator = Emulator::with_options(&dir.path().join("emulator"), &node, &config);
+    let variables = "slotd_order=b a\nslotd_b_ok=0\nslotd_b_tries=2\nslotd_tries=3\n";
+    let mut bytes = block(variables);
+    let lines = "set slotd_b_partuuid=mine\nset slotd_extra=ours";
+    let (slot, line) = emulator.boot_with(&mut bytes, lines).0.unwrap();
+    let own = "root=PARTUUID=mine slotd.slot=b slotd.trial slotd.tries=3 slotd.trial_deadline=600 panic=10";
+    // In front of the `--`, too, behind which it is the init's.
+    assert_eq!(
+        (slot, line),
+        (B, format!("ro {own} quiet -- init ours {own}"))
+    );
+    assert_eq!(bytes, block(&variables.replace("b_tries=2", "b_tries=1")));
 }
 
 #[test]
