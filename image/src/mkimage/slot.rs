@@ -106,6 +106,7 @@ fn link_kernel(tree: &Tree) -> Result<()> {
     if options.trim().contains(['\'', '\n']) {
         anyhow::bail!("/usr/lib/kernel/cmdline is no single line without quotes: {options:?}");
     }
+    refuse_reserved(&options)?;
     let text = format!(
         "# The image's kernel options, as in /usr/lib/kernel/cmdline.\nset slotd_options='{}'\n",
         options.trim()
@@ -113,6 +114,36 @@ fn link_kernel(tree: &Tree) -> Result<()> {
     tree.write("/usr/lib/slotd/grub.cfg", text.as_bytes())?;
     let text = format!("slotd_options={}\n", options.trim());
     tree.write("/usr/lib/slotd/uboot.env", text.as_bytes())
+}
+
+/// What slotd sets on every boot, or on a trial's: an image that sets it too would not be started as slotd counts on. What
+/// stands behind `--` is not the kernel's, and would take along what slotd sets behind it.
+fn refuse_reserved(options: &str) -> Result<()> {
+    const RESERVED: [&str; 7] = [
+        "root=",
+        "slotd.slot=",
+        "slotd.trial",
+        "slotd.tries=",
+        "slotd.trial_deadline=",
+        "systemd.machine_id=",
+        "panic=",
+    ];
+    for word in options.split_whitespace() {
+        // The kernel takes off quotes around a word.
+        let bare = word.trim_matches('"');
+        if bare == "--" {
+            anyhow::bail!("/usr/lib/kernel/cmdline has {word:?}: what follows would be the init's");
+        }
+        if let Some(reserved) = RESERVED
+            .iter()
+            .find(|reserved| bare.starts_with(**reserved))
+        {
+            anyhow::bail!(
+                "/usr/lib/kernel/cmdline sets {word:?}, but {reserved} is slotd's to set"
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Writes the image's version into its os-release.
@@ -177,7 +208,28 @@ fn publish(raw: tempfile::NamedTempFile, output: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::with_version;
+    use super::{refuse_reserved, with_version};
+
+    #[test]
+    fn options_that_are_slotds_are_refused_by_name() {
+        for word in [
+            "--",
+            "\"--\"",
+            "root=/dev/vda2",
+            "\"root=/dev/vda2\"",
+            "slotd.slot=a",
+            "slotd.trial",
+            "slotd.tries=3",
+            "slotd.trial_deadline=60",
+            "systemd.machine_id=0",
+            "panic=1",
+        ] {
+            let error = refuse_reserved(&format!("quiet {word} ro")).unwrap_err();
+            assert!(error.to_string().contains(&format!("{word:?}")), "{error}");
+        }
+        refuse_reserved("console=ttyS0 rootwait rootfstype=ext4 panic_on_oops=1 rd.--x=1\n")
+            .unwrap();
+    }
 
     #[test]
     fn the_version_is_stamped_once() {
