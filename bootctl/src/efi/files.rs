@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
-use super::program;
+use super::load_option::LoadOption;
+use super::{boot_manager, program};
 use crate::backend::PlannedChange;
+use crate::block::split_command_line;
 use crate::durable;
 use crate::error::{Error, Result};
 use crate::inspect::SlotView;
@@ -49,6 +51,28 @@ impl BootFiles {
     /// Whether the slot has an initrd there.
     pub(crate) fn has_initrd(&self, slot: SlotName) -> bool {
         self.folder(slot).join(INITRD).is_file()
+    }
+
+    /// Which of the files that an option leads to are not there: the kernel, and what it names by `initrd=`.
+    pub(crate) fn missing(&self, slot: SlotName, option: &LoadOption) -> Vec<String> {
+        let mut missing = Vec::new();
+        if !self.has_kernel(slot) {
+            missing.push(boot_manager::program(slot));
+        }
+        let words = split_command_line(&option.arguments());
+        let initrds = words.iter().filter_map(|word| word.strip_prefix("initrd="));
+        missing.extend(
+            initrds
+                .filter(|path| !self.is_there(path))
+                .map(str::to_owned),
+        );
+        missing
+    }
+
+    /// Whether a path as the firmware spells it is a file of the partition.
+    fn is_there(&self, path: &str) -> bool {
+        let path = path.replace('\\', "/");
+        self.root.join(path.trim_start_matches('/')).is_file()
     }
 
     /// Bytes of a slot's boot files.

@@ -10,7 +10,7 @@ use crate::options::{SLOT_OPTION, TRIAL_OPTION, unreserved};
 use crate::slot::SlotName;
 
 /// Most characters that every kernel takes (`COMMAND_LINE_SIZE` of x86 and ARM64 is 2048 with the NUL).
-const LONGEST: usize = 2047;
+pub(crate) const LONGEST: usize = 2047;
 
 /// What an option has on a trial only.
 const TRIAL_ONLY: [&str; 4] = [

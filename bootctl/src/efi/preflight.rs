@@ -1,21 +1,26 @@
 //! Every reason at once why a trial would not do what it should.
 
-use super::boot_manager::{BootVariables, Role, foreign_first, slot_of};
+use super::boot_manager::{
+    BootVariables, Role, description, foreign_first, program, slot_of, state,
+};
+use super::load_option::LoadOption;
+use super::options;
 use super::store::{EfiStore, USR_SLOTS};
 use super::variables::{Unusable, Variables};
-use crate::backend::{PreflightRequest, Refusal, RefusalCode};
+use crate::backend::{PreflightRequest, Refusal, RefusalCode, SlotState};
 use crate::error::{Error, Result};
 use crate::slot::SlotName;
 
-/// Least bytes of the variable of the write test; some firmware takes no more than a few KiB at once.
-const TEST_SIZE: usize = 1024;
 /// Room for the marker and directories besides the boot files, in bytes.
 const SLACK: u64 = 256 * 1024;
 
 pub(crate) fn refusals(store: &EfiStore, request: &PreflightRequest) -> Vec<Refusal> {
     let mut found = variable_store(store);
     match store.read() {
-        Ok(variables) => found.extend(precedence(store, &variables, request.slot)),
+        Ok(variables) => {
+            found.extend(precedence(store, &variables, request.slot));
+            found.extend(fallback_files(store, &variables, !request.slot));
+        }
         // Said already.
         Err(_) if !found.is_empty() => {}
         Err(error) => found.push(refusal(RefusalCode::Unreadable, error.chain())),
@@ -62,23 +67,23 @@ fn variable_store(store: &EfiStore) -> Vec<Refusal> {
             let message = Error::NoLoader { problem }.chain();
             vec![refusal(RefusalCode::LoaderDataMissing, message)]
         }
-        None => match store.variables.test_write(test_size(store)) {
+        None => match store.variables.test_write(&[largest_option(store); 2]) {
             Ok(()) => Vec::new(),
             Err(error) => vec![Refusal::not_writable("the variable store", &error)],
         },
     }
 }
 
-/// As much as the two options of a transition, by those that are there.
-fn test_size(store: &EfiStore) -> usize {
-    let variables = store.read().unwrap_or_default();
-    let own = variables.own(store.esp_uuid());
-    let options = variables
-        .options
-        .iter()
-        .filter(|(number, _)| own.is(**number).is_some());
-    let largest = options.map(|(_, option)| option.render().len()).max();
-    largest.unwrap_or(0).saturating_mul(2).max(TEST_SIZE)
+/// Bytes of an option with the longest command line that a slot may have. The image's part of it is not known yet, and
+/// the trial's option is still there when the good one is written.
+fn largest_option(store: &EfiStore) -> usize {
+    let options = SlotName::BOTH.map(|slot| {
+        let line = "x".repeat(options::LONGEST);
+        let name = description(slot, Role::Trial);
+        LoadOption::new(&name, &store.esp.drive, &program(slot), &line)
+    });
+    let sizes = options.iter().map(|option| option.render().len());
+    sizes.max().unwrap_or_default()
 }
 
 /// What the firmware would start besides what it should.
@@ -139,19 +144,69 @@ fn precedence(store: &EfiStore, variables: &BootVariables, slot: SlotName) -> Ve
                 .to_owned(),
         ));
     }
-    let says = variables.options.get(&current).and_then(slot_of);
-    if let (Some((says, _)), Some(booted)) = (says, store.booted.slot())
-        && says != booted
-    {
-        found.push(refusal(
+    found.extend(not_started_by_it(store, variables, current));
+    found
+}
+
+/// Files of a slot that is good by the variables alone.
+fn fallback_files(store: &EfiStore, variables: &BootVariables, slot: SlotName) -> Option<Refusal> {
+    let esp = store.esp_uuid();
+    if state(variables, esp, slot, store.booted) != SlotState::Good {
+        return None;
+    }
+    let good = variables.own(esp).good(variables, slot)?;
+    let missing = store.files.missing(slot, variables.options.get(&good)?);
+    if missing.is_empty() {
+        return None;
+    }
+    Some(refusal(
+        RefusalCode::NoFallback,
+        format!(
+            "{} starts slot {slot}, but {} is not on {}: a failed trial would not fall back to that \
+             slot; copy the slot's kernel and initrd there",
+            variables.name_of(good),
+            missing.join(" and "),
+            store.esp.shown.display()
+        ),
+    ))
+}
+
+/// Whether another option than the booted slot's started this system: then slotd's own may never have been started, and
+/// is no proven fallback. An option that is gone says nothing: a confirmation removes the trial's.
+fn not_started_by_it(store: &EfiStore, variables: &BootVariables, current: u16) -> Option<Refusal> {
+    let booted = store.booted.slot()?;
+    let option = variables.options.get(&current);
+    if option.is_none() && !variables.unreadable.contains_key(&current) {
+        return None;
+    }
+    let own = variables.own(store.esp_uuid()).is(current);
+    if own.is_some_and(|(slot, _)| slot == booted) {
+        return None;
+    }
+    let name = variables.name_of(current);
+    if let Some((says, _)) = option.and_then(slot_of).filter(|(says, _)| *says != booted) {
+        return Some(refusal(
             RefusalCode::Unreadable,
             format!(
-                "BootCurrent is {}, the option of slot {says}, but slot {booted} is booted",
-                variables.name_of(current)
+                "BootCurrent is {name}, the option of slot {says}, but slot {booted} is booted"
             ),
         ));
     }
-    found
+    let good = variables.own(store.esp_uuid()).good(variables, booted);
+    let what = match good {
+        Some(good) => format!(
+            "reboot through {} first (`efibootmgr -n {good:04X}`)",
+            variables.name_of(good)
+        ),
+        None => format!("make an option of slot {booted} and reboot through it first"),
+    };
+    Some(refusal(
+        RefusalCode::LoaderDataMissing,
+        format!(
+            "this system was not started by slotd's option of slot {booted} but by {name}, so it is \
+             not known that the firmware could fall back to slotd's: {what}"
+        ),
+    ))
 }
 
 /// Whether the boot files can be where the firmware reads them.

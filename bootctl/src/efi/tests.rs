@@ -1,5 +1,6 @@
 //! Transitions cut off after every variable, what stands in the way, and other tools as oracles.
 
+mod fallback;
 mod refusals;
 
 use std::cell::Cell;

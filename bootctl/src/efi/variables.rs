@@ -19,8 +19,8 @@ use crate::system::System;
 pub(crate) const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 /// slotd's own, for the write test.
 const OWN: &str = "c41ccb52-1a4d-4fca-9f05-5ac1b8d2e3f6";
-/// The variable of the write test; removed again at once.
-const TEST: &str = "SlotdWriteTest";
+/// The variables of the write test; removed again at once.
+const TESTS: [&str; 2] = ["SlotdWriteTest", "SlotdWriteTest2"];
 /// Non-volatile, for boot services, for the running system.
 const ATTRIBUTES: [u8; 4] = [7, 0, 0, 0];
 /// More than any boot option has, in bytes.
@@ -150,17 +150,23 @@ impl Variables {
         self.delete(&self.path(name, GLOBAL))
     }
 
-    /// Whether a variable of `size` bytes can be stored: makes one under a vendor GUID of slotd's own, reads it back,
-    /// and removes it. Leaves nothing behind, or says that it does.
+    /// Whether variables of these sizes in bytes can be stored side by side: makes them under a vendor GUID of slotd's own,
+    /// reads them back, and removes them. Leaves nothing behind, or says that it does.
     ///
     /// # Errors
     /// As [`Variables::write`] and [`Variables::remove`].
-    pub(crate) fn test_write(&self, size: usize) -> Result<()> {
-        let path = self.path(TEST, OWN);
+    pub(crate) fn test_write(&self, sizes: &[usize; 2]) -> Result<()> {
+        let paths = TESTS.map(|name| self.path(name, OWN));
+        let delete = || {
+            let removed = paths.iter().map(|path| self.delete(path));
+            // Each is tried, whatever became of the one before.
+            removed.fold(Ok(()), |first, next| first.and(next))
+        };
         // Left behind by a cut.
-        self.delete(&path)?;
-        let stored = self.store(&path, &vec![0x5a; size]);
-        match self.delete(&path) {
+        delete()?;
+        let store = |(path, size): (&PathBuf, &usize)| self.store(path, &vec![0x5a; *size]);
+        let stored = paths.iter().zip(sizes).try_for_each(store);
+        match delete() {
             Ok(()) => stored,
             // The first error is the one to report.
             Err(error) => stored.and(Err(error)),
@@ -196,6 +202,10 @@ impl Variables {
             .open(path)
             .map_err(|error| failed("open for writing", path, error))?;
         let written = loop {
+            #[cfg(test)]
+            if let Err(error) = tests::flash(path, value.len()) {
+                break Err(error);
+            }
             match file.write(value) {
                 // Nothing was handed to the firmware yet.
                 Err(error) if error.kind() == IoKind::Interrupted => {}
@@ -318,4 +328,4 @@ impl Drop for Unlocked {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

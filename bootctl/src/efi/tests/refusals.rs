@@ -11,7 +11,7 @@ use crate::scenarios::machines::{Machine, image, image_tree, options};
 use crate::slot::SlotName::{A, B};
 use crate::systemd_boot::EspSetting;
 
-fn refusals(machine: &InFirmware) -> Vec<(RefusalCode, String)> {
+pub(super) fn refusals(machine: &InFirmware) -> Vec<(RefusalCode, String)> {
     let request = PreflightRequest {
         slot: B,
         boot_files: Some(1024),
@@ -25,7 +25,7 @@ fn refusals(machine: &InFirmware) -> Vec<(RefusalCode, String)> {
 }
 
 /// What is refused with `code` and words, and leaves every byte as it was.
-fn refused(machine: &InFirmware, code: RefusalCode, words: &str) {
+pub(super) fn refused(machine: &InFirmware, code: RefusalCode, words: &str) {
     let before = machine.bytes();
     let found = refusals(machine);
     assert!(

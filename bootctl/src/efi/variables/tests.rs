@@ -1,3 +1,4 @@
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -8,6 +9,36 @@ use super::{GLOBAL, Unusable, Variables};
 use crate::backend::{Refusal, RefusalCode};
 use crate::ioctl;
 use crate::system::System;
+
+thread_local! {
+    /// Bytes that the firmware's flash holds.
+    static FLASH: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Runs `with` on a firmware whose variables take up no more than `bytes`.
+pub(crate) fn with_flash<T>(bytes: usize, with: impl FnOnce() -> T) -> T {
+    FLASH.set(Some(bytes));
+    let outcome = with();
+    FLASH.set(None);
+    outcome
+}
+
+/// Bytes of all variables.
+pub(crate) fn used(directory: &Path) -> usize {
+    let files = fs::read_dir(directory).unwrap();
+    let sizes = files.map(|file| file.unwrap().metadata().unwrap().len());
+    usize::try_from(sizes.sum::<u64>()).unwrap()
+}
+
+/// Asked before every write of a variable.
+pub(super) fn flash(path: &Path, size: usize) -> std::io::Result<()> {
+    let old = fs::metadata(path).map_or(0, |old| usize::try_from(old.len()).unwrap());
+    let then = used(path.parent().unwrap()) - old + size;
+    match FLASH.get() {
+        Some(flash) if then > flash => Err(std::io::ErrorKind::StorageFull.into()),
+        _ => Ok(()),
+    }
+}
 
 fn variables() -> (TempDir, Variables) {
     let dir = tempfile::tempdir().unwrap();
@@ -126,7 +157,9 @@ fn a_value_without_attributes_is_an_error_and_an_empty_one_is_none() {
 fn the_write_test_leaves_nothing() {
     let (_dir, variables) = variables();
     variables.write("BootOrder", &[1, 0]).unwrap();
-    variables.test_write(1000).unwrap();
+    variables.test_write(&[1000, 1000]).unwrap();
+    // Also where only the first one has room.
+    assert!(with_flash(1500, || variables.test_write(&[1000, 1000])).is_err());
     let left: Vec<_> = fs::read_dir(variables.directory()).unwrap().collect();
     assert_eq!(left.len(), 1);
 }

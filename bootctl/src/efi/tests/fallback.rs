@@ -1,0 +1,129 @@
+//! What a trial would fall back to: an option that has started this machine, whose files are there, on the partition that
+//! it names, with room for the option that proves the trial.
+
+use std::fs;
+
+use super::super::firmware::{DISK, InFirmware, unhex};
+use super::super::variables::tests::{used, with_flash};
+use super::refusals::{refusals, refused};
+use super::{Empty, Good, confirmed};
+use crate::backend::{PreflightRequest, RefusalCode};
+use crate::scenarios::machines::{Machine, options};
+use crate::slot::SlotName::{A, B};
+
+#[test]
+fn an_option_that_did_not_start_this_system_is_no_fallback() {
+    let machine = InFirmware::new();
+    let firmware = machine.firmware();
+    // Slot A runs, and slotd's option of it is in front: but the disk's own option started it.
+    firmware.put("BootCurrent", Some(&[1, 0]));
+    assert_eq!(machine.states(), (Good, Empty));
+    refused(
+        &machine,
+        RefusalCode::LoaderDataMissing,
+        "option of slot A but by Boot0001 (UEFI QEMU HARDDISK QM00001 )",
+    );
+    refused(
+        &machine,
+        RefusalCode::LoaderDataMissing,
+        "reboot through Boot0004 (slotd A) first (`efibootmgr -n 0004`)",
+    );
+    // One that makes no sense is nobody's, either.
+    firmware.put("Boot0001", Some(&[1, 0, 0]));
+    refused(&machine, RefusalCode::LoaderDataMissing, "but by Boot0001,");
+    // Another slot's is a contradiction.
+    let other = firmware.option("slotd B", "\\EFI\\slotd\\b\\linux.efi", "");
+    firmware.put("Boot0001", Some(&other));
+    refused(
+        &machine,
+        RefusalCode::Unreadable,
+        "Boot0001 (slotd B), the option of slot B, but slot A is booted",
+    );
+    // After the advised reboot nothing is said any more.
+    firmware.put("Boot0001", Some(&unhex(DISK)));
+    let mut machine = machine;
+    machine.firmware().put("BootNext", Some(&[4, 0]));
+    assert_eq!(machine.power_cycle(), Some(A));
+    assert_eq!(refusals(&machine), []);
+}
+
+#[test]
+fn a_trials_option_that_is_gone_after_its_confirmation_says_nothing() {
+    let mut machine = InFirmware::new();
+    confirmed(&mut machine);
+    assert_eq!(machine.firmware().get("BootCurrent").unwrap(), [2, 0]);
+    assert_eq!(machine.firmware().get("Boot0002"), None);
+    let request = PreflightRequest {
+        slot: A,
+        boot_files: Some(1024),
+        extra: String::new(),
+    };
+    assert_eq!(machine.backend().preflight(&request), []);
+}
+
+#[test]
+fn a_fallback_whose_files_are_gone_is_none() {
+    let mut machine = InFirmware::new();
+    let kernel = machine.node.esp().join("EFI/slotd/a/linux.efi");
+    let aside = machine.node.esp().join("aside");
+    fs::rename(&kernel, &aside).unwrap();
+    // Good by the variables alone.
+    assert_eq!(machine.states(), (Good, Empty));
+    refused(
+        &machine,
+        RefusalCode::NoFallback,
+        "Boot0004 (slotd A) starts slot A, but \\EFI\\slotd\\a\\linux.efi is not on /efi",
+    );
+    fs::rename(&aside, &kernel).unwrap();
+    assert_eq!(refusals(&machine), []);
+    // An initrd counts where the option names one.
+    let option = machine.firmware().option(
+        "slotd A",
+        "\\EFI\\slotd\\a\\linux.efi",
+        &format!(
+            "root=PARTUUID={} ro slotd.slot=a initrd=\\EFI\\slotd\\a\\initrd",
+            machine.node.slot_uuid(A)
+        ),
+    );
+    machine.firmware().put("Boot0004", Some(&option));
+    refused(
+        &machine,
+        RefusalCode::NoFallback,
+        "\\EFI\\slotd\\a\\initrd is not on /efi",
+    );
+    fs::write(machine.node.esp().join("EFI/slotd/a/initrd"), "initrd").unwrap();
+    assert_eq!(refusals(&machine), []);
+    assert_eq!(machine.power_cycle(), Some(A));
+}
+
+#[test]
+fn room_for_the_longest_trial_and_its_confirmation_is_tested_first() {
+    let mut machine = InFirmware::new();
+    let verified = machine.stage(B);
+    let directory = machine.node.system().efivars();
+    // 2047 characters of two bytes each, and below 256 bytes besides: 4350. One of two has room.
+    let one = used(&directory) + 4350;
+    let found = with_flash(one, || refusals(&machine));
+    assert!(
+        found
+            .iter()
+            .any(|(code, message)| *code == RefusalCode::NoSpace
+                && message.contains("SlotdWriteTest2")),
+        "{found:?}"
+    );
+    // Where nothing is refused, the longest one can be armed, and what ran confirmed.
+    let both = one + 4350;
+    assert_eq!(with_flash(both, || refusals(&machine)), []);
+    let mut longest = options();
+    let uuid = machine.node.slot_uuid(B);
+    let own = format!(
+        "root=PARTUUID={uuid} ro systemd.machine_id={} slotd.slot=b initrd=\\EFI\\slotd\\b\\initrd slotd.trial \
+         slotd.tries=1 slotd.trial_deadline=600 panic=10 console=ttyS0 quiet ",
+        longest.machine_id
+    );
+    longest.extra = "x".repeat(2047 - own.len());
+    with_flash(both, || machine.backend().arm(&verified, 1, &longest)).unwrap();
+    assert_eq!(machine.power_cycle(), Some(B));
+    with_flash(both, || machine.backend().mark_good(B)).unwrap();
+    assert_eq!(machine.states(), (Good, Good));
+}
