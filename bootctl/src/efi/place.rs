@@ -32,6 +32,9 @@ pub(crate) struct Esp {
 }
 
 /// `running` is the partition that this boot's option names, which is preferred.
+///
+/// # Errors
+/// [`Error::NoLoader`] where none is mounted, or several could be meant.
 pub(crate) fn find(
     system: &System,
     table: &SlotTable,
@@ -47,6 +50,8 @@ pub(crate) fn find(
         let _ = fs::read_dir(system.path(place));
     }
     let node = Node::read(system)?;
+    // A rescue system's option is not the slots'.
+    let running = running.filter(|_| table.booted.slot().is_some());
     let mut seen = Vec::new();
     let mut candidates = Vec::new();
     for place in &places {
@@ -71,32 +76,79 @@ pub(crate) fn find(
             continue;
         }
         match drive(&partition) {
-            Some(drive) => candidates.push((
-                !runs,
-                Esp {
+            Some(drive) => candidates.push(Candidate {
+                esp: Esp {
                     root: system.path(place),
                     shown: place.clone(),
                     drive,
                     kind: mount.kind.clone(),
                     read_only: mount.read_only,
                 },
-            )),
+                partition,
+                runs,
+                near: near.contains(&true),
+            }),
             None => seen.push(format!(
                 "{shown} is {}, which no boot option can name: it is no partition of a GPT",
                 partition.kernel_name
             )),
         }
     }
-    // Stable: the running option's own partition first, else the order of the places.
-    candidates.sort_by_key(|(other, _)| *other);
-    match candidates.into_iter().next() {
-        Some((_, esp)) => Ok(esp),
-        None => Err(Error::NoLoader {
+    if candidates.iter().any(|candidate| candidate.runs) {
+        candidates.retain(|candidate| candidate.runs);
+    }
+    // A clone of the disk has a partition of the same UUID, which says nothing then.
+    let same = node.partitions().filter(|found| found.uuid == running);
+    if let (Some(uuid), EspSetting::Auto, true) = (running, setting, same.count() > 1) {
+        seen.push(format!(
+            "this boot's option names partition {uuid}, which is there more than once"
+        ));
+        candidates.retain(|candidate| candidate.near);
+    }
+    let mut candidates = candidates.into_iter();
+    let Some(first) = candidates.next() else {
+        return Err(Error::NoLoader {
             problem: format!(
                 "the EFI system partition is not mounted: {}",
                 seen.join(", ")
             ),
-        }),
+        });
+    };
+    // The same one may be mounted at two places.
+    let others: Vec<String> = candidates
+        .filter(|other| other.partition.number != first.partition.number)
+        .map(|other| other.shown())
+        .collect();
+    if others.is_empty() {
+        return Ok(first.esp);
+    }
+    Err(Error::NoLoader {
+        problem: format!(
+            "more than one EFI system partition could be meant, and this boot's option does not say \
+             which: {}, {}; set the boot partition in the configuration",
+            first.shown(),
+            others.join(", ")
+        ),
+    })
+}
+
+/// A partition that may be the one.
+struct Candidate {
+    esp: Esp,
+    partition: Partition,
+    /// Whether this boot's option names it.
+    runs: bool,
+    /// Whether it is on a disk of the slots.
+    near: bool,
+}
+
+impl Candidate {
+    fn shown(&self) -> String {
+        format!(
+            "{} ({})",
+            self.esp.shown.display(),
+            self.partition.kernel_name
+        )
     }
 }
 

@@ -2,14 +2,20 @@
 //! it names, with room for the option that proves the trial.
 
 use std::fs;
+use std::path::Path;
 
 use super::super::firmware::{DISK, InFirmware, unhex};
 use super::super::variables::tests::{used, with_flash};
 use super::refusals::{refusals, refused};
 use super::{Empty, Good, confirmed};
 use crate::backend::{PreflightRequest, RefusalCode};
+use crate::error::ErrorKind;
+use crate::fixture::usual_partitions;
 use crate::scenarios::machines::{Machine, options};
 use crate::slot::SlotName::{A, B};
+use crate::slot::{SlotLocator, SlotSettings};
+use crate::systemd_boot::EspSetting;
+use crate::table::SlotTable;
 
 #[test]
 fn an_option_that_did_not_start_this_system_is_no_fallback() {
@@ -126,4 +132,65 @@ fn room_for_the_longest_trial_and_its_confirmation_is_tested_first() {
     assert_eq!(machine.power_cycle(), Some(B));
     with_flash(both, || machine.backend().mark_good(B)).unwrap();
     assert_eq!(machine.states(), (Good, Good));
+}
+
+const ROOT: &str = "22 1 254:2 / / ro - ext4 /dev/root ro\n\
+                    31 22 0:30 / /sys/firmware/efi/efivars rw - efivarfs efivarfs rw\n";
+
+fn place(
+    machine: &InFirmware,
+    slots: &SlotSettings,
+    mounts: &[(&str, &str)],
+) -> crate::error::Result<String> {
+    let line =
+        |(place, number): &(&str, &str)| format!("30 22 {number} / {place} rw - vfat /dev/x rw\n");
+    let mounts: String = mounts.iter().map(line).collect();
+    machine.node.set_mounts(&format!("{ROOT}{mounts}")).unwrap();
+    let system = machine.node.system();
+    let table = SlotTable::discover(&system, slots, None).unwrap();
+    let store = crate::efi::open_store(&system, &table, &EspSetting::Auto)?;
+    Ok(store.esp.shown.display().to_string())
+}
+
+#[test]
+fn of_a_disk_and_its_clone_the_slots_own_partition_counts() {
+    let machine = InFirmware::new();
+    let clone = usual_partitions("other-a", "other-b", 0xa000);
+    machine.node.add_disk("vdb", 254, 16, 512, &clone).unwrap();
+    machine
+        .node
+        .set_command_line("root=/dev/vda2 slotd.slot=a")
+        .unwrap();
+    let both = [("/efi", "254:17"), ("/boot", "254:1")];
+    assert_eq!(
+        place(&machine, &SlotSettings::Auto, &both).unwrap(),
+        "/boot"
+    );
+    let error = place(&machine, &SlotSettings::Auto, &both[..1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert!(error.to_string().contains("more than once"), "{error}");
+}
+
+#[test]
+fn two_partitions_that_nothing_tells_apart_are_both_named() {
+    let machine = InFirmware::new();
+    let other = usual_partitions("other-a", "other-b", 0xb000);
+    machine.node.add_disk("vdb", 254, 16, 512, &other).unwrap();
+    // The slots are on both disks.
+    let device = |name: &str| SlotLocator::Device(Path::new("/dev").join(name));
+    let slots = SlotSettings::Explicit {
+        a: device("vda2"),
+        b: device("vdb3"),
+    };
+    let both = [("/efi", "254:17"), ("/boot", "254:1")];
+    assert_eq!(place(&machine, &slots, &both).unwrap(), "/boot");
+    // Nothing says which.
+    machine.firmware().put("BootCurrent", None);
+    let error = place(&machine, &slots, &both).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    let text = error.to_string();
+    assert!(text.contains("/efi (vdb1), /boot (vda1)"), "{text}");
+    // One at two places is one.
+    let twice = [("/efi", "254:1"), ("/boot", "254:1")];
+    assert_eq!(place(&machine, &slots, &twice).unwrap(), "/efi");
 }
