@@ -194,3 +194,40 @@ fn two_partitions_that_nothing_tells_apart_are_both_named() {
     let twice = [("/efi", "254:1"), ("/boot", "254:1")];
     assert_eq!(place(&machine, &slots, &twice).unwrap(), "/efi");
 }
+
+/// A firmware that puts every option in front of its order, at the latest when it starts.
+fn put_first(machine: &InFirmware, number: u8) {
+    let order = machine.firmware().get("BootOrder").unwrap();
+    let order = [&[number, 0], order.as_slice()].concat();
+    machine.firmware().put("BootOrder", Some(&order));
+}
+
+#[test]
+fn a_trial_that_the_firmware_put_into_the_order_is_taken_out_by_what_ends_it() {
+    let mut machine = InFirmware::new();
+    machine.stage_and_arm(B);
+    put_first(&machine, 2);
+    assert_eq!(machine.power_cycle(), Some(B));
+    machine.backend().mark_good(B).unwrap();
+    // By the write that confirms: there is no moment at which the trial is in front of what is proven.
+    assert_eq!(
+        machine.firmware().get("BootOrder").unwrap(),
+        [3, 0, 4, 0, 0, 0, 1, 0]
+    );
+
+    let mut machine = InFirmware::new();
+    machine.stage_and_arm(B);
+    put_first(&machine, 2);
+    assert_eq!(machine.power_cycle(), Some(B));
+    refused(
+        &machine,
+        RefusalCode::ForeignEntryFirst,
+        "Boot0002 (slotd B trial) stands in BootOrder",
+    );
+    machine.backend().mark_bad(B).unwrap();
+    assert_eq!(
+        machine.firmware().get("BootOrder").unwrap(),
+        [4, 0, 0, 0, 1, 0]
+    );
+    assert_eq!(machine.power_cycle(), Some(A));
+}
