@@ -173,8 +173,8 @@ pub(crate) trait RecordStore: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// When it cannot be read.
-    fn knows_slots(&self, booted: Booted) -> Result<bool> {
-        let record = self.load(booted)?.record;
+    fn knows_slots(&self) -> Result<bool> {
+        let record = self.load(Booted::Neither)?.record;
         Ok(SlotName::BOTH
             .iter()
             .any(|slot| record.state(*slot) != SlotState::Empty))
@@ -226,7 +226,7 @@ impl<S: RecordStore> RecordBackend<S> {
     /// # Errors
     /// When it cannot be read.
     pub(crate) fn speaks_of_slots(&self) -> Result<bool> {
-        self.store.knows_slots(self.booted)
+        self.store.knows_slots()
     }
 
     /// Why what is recorded of the slots' images cannot be taken back or replaced: in a rescue system the place of the

@@ -159,8 +159,12 @@ impl Variables {
         let paths = TESTS.map(|name| self.path(name, OWN));
         let delete = || {
             let removed = paths.iter().map(|path| self.delete(path));
-            // Each is tried, whatever became of the one before.
-            removed.fold(Ok(()), |first, next| first.and(next))
+            // All of them go; the first trouble is told.
+            let mut told = Ok(());
+            for result in removed {
+                told = told.and(result);
+            }
+            told
         };
         // Left behind by a cut.
         delete()?;

@@ -55,16 +55,6 @@ impl GrubStore {
         }
     }
 
-    /// Whether the block holds any variable of the convention: whether a script that knows slots goes by it.
-    ///
-    /// # Errors
-    /// When it cannot be read. A missing or empty one holds none.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for choosing the loader"))]
-    pub(crate) fn knows_slots(&self) -> Result<bool> {
-        let environment = self.file.read()?.environment;
-        Ok(self.convention.is_in(|name| environment.get(name)))
-    }
-
     /// Whether the command line has this option, or one that begins like it.
     pub(super) fn announced(&self, option: &str) -> Result<bool> {
         let words = command_line(&self.system)?;
@@ -334,6 +324,12 @@ impl RecordStore for GrubStore {
 
     fn max_tries(&self) -> u32 {
         self.convention.kind.max_tries()
+    }
+
+    /// Whether the block holds any variable of the convention: whether a script that knows slots goes by it.
+    fn knows_slots(&self) -> Result<bool> {
+        let environment = self.file.read()?.environment;
+        Ok(self.convention.is_in(|name| environment.get(name)))
     }
 
     fn announces_trials(&self) -> bool {

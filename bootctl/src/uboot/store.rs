@@ -136,17 +136,6 @@ impl UbootStore {
         Storage::find(&self.system, &self.config, &self.table)
     }
 
-    /// Whether the environment says anything of the slots. Where it does not, [`RecordStore::load`] assumes that the
-    /// booted slot is proven.
-    ///
-    /// # Errors
-    /// When the environment cannot be read.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the record's \"known\""))]
-    pub(crate) fn knows_slots(&self) -> Result<bool> {
-        let stored = self.storage()?.read()?;
-        Ok(self.convention.knows(&stored.environment))
-    }
-
     fn understood(&self, stored: &Stored, booted: Booted) -> Result<Loaded> {
         let meaning = self
             .convention
@@ -349,6 +338,13 @@ impl RecordStore for UbootStore {
 
     fn max_tries(&self) -> u32 {
         self.convention.max_tries()
+    }
+
+    /// Whether the environment says anything of the slots. Where it does not, [`RecordStore::load`] assumes that the
+    /// booted slot is proven.
+    fn knows_slots(&self) -> Result<bool> {
+        let stored = self.storage()?.read()?;
+        Ok(self.convention.knows(&stored.environment))
     }
 
     fn announces_trials(&self) -> bool {

@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 use crate::backend::{
     Counting, PreflightRequest, ProblemCode, Refusal, RefusalCode, SlotState, Transition,
 };
+use crate::record::RecordStore;
 use crate::scenarios::machines::grub::{InGrub, block};
 use crate::scenarios::machines::{Machine, options};
 use crate::scenarios::{A, B, trial};
