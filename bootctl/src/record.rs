@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::facts::ImageFacts;
 use crate::inspect::SlotView;
 use crate::lock::Lock;
-use crate::marker::{BootRecord, Marker};
+use crate::marker::{BootRecord, FileRecord, Marker};
 use crate::markers::Markers;
 use crate::options::{reserved, unannounced_trials};
 use crate::proof::{InactiveSlot, InvalidatedSlot, VerifiedSlot};
@@ -123,6 +123,13 @@ pub(crate) struct Arming<'a> {
     pub(crate) boot: Option<&'a BootRecord>,
 }
 
+/// Boot files that were copied; nothing where the loader reads them in the slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Copied {
+    pub(crate) kernel: FileRecord,
+    pub(crate) initrd: Option<FileRecord>,
+}
+
 /// One boot loader's record: how it is read, committed and understood.
 pub(crate) trait RecordStore: fmt::Debug + Send + Sync {
     /// The backend's name, as in the configuration.
@@ -188,9 +195,10 @@ pub(crate) trait RecordStore: fmt::Debug + Send + Sync {
     /// Whether the loader could start what lies in the slot.
     fn check_image(&self, facts: &ImageFacts) -> Result<()>;
 
-    /// Copies boot files out of the slot, where the loader does not read them there. Durable when it returns.
-    fn install(&self, _slot: SlotName, _view: &SlotView) -> Result<()> {
-        Ok(())
+    /// Copies boot files out of the slot, where the loader does not read them there. Durable when it returns: kernel and
+    /// initrd as they were read back, for [`RecordStore::commit`] to compare them with when it arms.
+    fn install(&self, _slot: SlotName, _view: &SlotView) -> Result<Copied> {
+        Ok(Copied::default())
     }
 
     /// Removes what [`RecordStore::install`] copied. Durable when it returns.
@@ -428,10 +436,12 @@ impl<S: RecordStore> Backend for RecordBackend<S> {
         })?;
         // The record must not speak of files that are being replaced.
         self.markers.remove(slot)?;
-        self.store.install(slot, view)?;
+        let copied = self.store.install(slot, view)?;
         let boot = BootRecord {
             title: view.facts.pretty_name().map(str::to_owned),
             cmdline: view.facts.cmdline.clone(),
+            kernel: copied.kernel,
+            initrd: copied.initrd,
             ..BootRecord::default()
         };
         let marker = Marker {

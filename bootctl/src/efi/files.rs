@@ -13,6 +13,8 @@ use crate::block::split_command_line;
 use crate::durable;
 use crate::error::{Error, Result};
 use crate::inspect::SlotView;
+use crate::marker::{BootRecord, FileRecord};
+use crate::record::Copied;
 use crate::slot::SlotName;
 
 /// The folder of slotd's on the partition.
@@ -87,7 +89,7 @@ impl BootFiles {
     ///
     /// # Errors
     /// [`Error::Image`] where the firmware could not start the kernel, before anything is written.
-    pub(crate) fn install(&self, slot: SlotName, view: &SlotView) -> Result<()> {
+    pub(crate) fn install(&self, slot: SlotName, view: &SlotView) -> Result<Copied> {
         let folder = self.folder(slot);
         let kernel = folder.join(KERNEL);
         let why = program::problem(view.efi_program()?, view.facts.architecture)
@@ -103,16 +105,43 @@ impl BootFiles {
             durable::make_directory(&self.root.join(folder))?;
         }
         durable::make_directory(&folder)?;
-        copy(&kernel, &|| view.efi_program())?;
+        let kernel = copy(&kernel, &|| view.efi_program())?;
         let initrd = folder.join(INITRD);
         // A unified image has its own in it.
         if view.facts.starts_unified() || view.initrd().is_none() {
-            return durable::remove(&initrd);
+            durable::remove(&initrd)?;
+            return Ok(Copied {
+                kernel,
+                initrd: None,
+            });
         }
-        copy(&initrd, &|| match view.initrd() {
+        let initrd = copy(&initrd, &|| match view.initrd() {
             Some(content) => Ok(Box::new(content)),
             None => Ok(Box::new(std::io::empty())),
+        })?;
+        Ok(Copied {
+            kernel,
+            initrd: Some(initrd),
         })
+    }
+
+    /// Whether the files are what [`BootFiles::install`] copied, as far as that was recorded: a boot that is cut off
+    /// later, or somebody, may have changed them.
+    ///
+    /// # Errors
+    /// [`Error::ReadBack`] where one differs.
+    pub(crate) fn check(&self, slot: SlotName, boot: &BootRecord) -> Result<()> {
+        // The builder of a disk records none.
+        if boot.kernel == FileRecord::default() {
+            return Ok(());
+        }
+        let folder = self.folder(slot);
+        let kernel = (KERNEL, boot.kernel);
+        let initrd = boot.initrd.map(|initrd| (INITRD, initrd));
+        for (file, expected) in [kernel].into_iter().chain(initrd) {
+            compare_with_record(&folder.join(file), expected)?;
+        }
+        Ok(())
     }
 
     /// Removes all of a slot's boot files. Durable when it returns.
@@ -169,7 +198,7 @@ impl BootFiles {
 
 type Content<'a> = dyn Fn() -> Result<Box<dyn Read + 'a>> + 'a;
 
-fn copy(target: &Path, content: &Content<'_>) -> Result<()> {
+fn copy(target: &Path, content: &Content<'_>) -> Result<FileRecord> {
     let mut temporary = target.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);
@@ -186,10 +215,17 @@ fn copy(target: &Path, content: &Content<'_>) -> Result<()> {
     compare(target, &mut content()?)
 }
 
-fn compare(path: &Path, expected: &mut dyn Read) -> Result<()> {
-    let mut file = File::open(path).map_err(Error::io("open", path))?;
+/// Opens a file so that it is read from the medium as far as the kernel lets go of it.
+fn open_uncached(path: &Path) -> Result<File> {
+    let file = File::open(path).map_err(Error::io("open", path))?;
     posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
         .map_err(Error::sys("drop cached pages of", path))?;
+    Ok(file)
+}
+
+fn compare(path: &Path, expected: &mut dyn Read) -> Result<FileRecord> {
+    let mut file = open_uncached(path)?;
+    let mut hasher = crc32fast::Hasher::new();
     let mut offset = 0_usize;
     loop {
         let (mut wanted, mut found) = (Vec::new(), Vec::new());
@@ -209,8 +245,44 @@ fn compare(path: &Path, expected: &mut dyn Read) -> Result<()> {
             });
         }
         if wanted.is_empty() {
-            return Ok(());
+            return Ok(FileRecord {
+                size: u64::try_from(offset).unwrap_or(u64::MAX),
+                crc32: hasher.finalize(),
+            });
         }
+        hasher.update(&found);
         offset = offset.saturating_add(wanted.len());
     }
+}
+
+fn compare_with_record(path: &Path, expected: FileRecord) -> Result<()> {
+    let mut file = open_uncached(path)?;
+    let mut hasher = crc32fast::Hasher::new();
+    let mut size = 0_u64;
+    let mut piece = vec![0; PIECE];
+    loop {
+        let read = match file.read(&mut piece) {
+            Err(error) if error.kind() == IoKind::Interrupted => continue,
+            read => read.map_err(Error::io("read", path))?,
+        };
+        if read == 0 {
+            break;
+        }
+        hasher.update(piece.get(..read).unwrap_or_default());
+        size = size.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+    }
+    let found = FileRecord {
+        size,
+        crc32: hasher.finalize(),
+    };
+    if found == expected {
+        return Ok(());
+    }
+    Err(Error::ReadBack {
+        path: path.to_owned(),
+        problem: format!(
+            "{} bytes with CRC-32 {:08x}, expected {} bytes with {:08x}",
+            found.size, found.crc32, expected.size, expected.crc32
+        ),
+    })
 }

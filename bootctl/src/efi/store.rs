@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::facts::ImageFacts;
 use crate::inspect::SlotView;
 use crate::lock::Lock;
-use crate::record::{Arming, Loaded, Record, RecordStore};
+use crate::record::{Arming, Copied, Loaded, Record, RecordStore};
 use crate::slot::SlotName;
 use crate::system::System;
 use crate::table::Booted;
@@ -154,6 +154,11 @@ impl RecordStore for EfiStore {
     }
 
     fn commit(&self, booted: Booted, wanted: &Record, arming: Option<Arming<'_>>) -> Result<()> {
+        if let Some(arming) = &arming
+            && let Some(boot) = arming.boot
+        {
+            self.files.check(arming.slot, boot)?;
+        }
         let steps = self.steps(&self.read()?, booted, wanted, arming.as_ref())?;
         for step in steps {
             tracing::debug!(change = ?step.change, why = %step.why, "boot variable");
@@ -255,7 +260,7 @@ impl RecordStore for EfiStore {
         }
     }
 
-    fn install(&self, slot: SlotName, view: &SlotView) -> Result<()> {
+    fn install(&self, slot: SlotName, view: &SlotView) -> Result<Copied> {
         self.files.install(slot, view)
     }
 

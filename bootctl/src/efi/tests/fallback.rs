@@ -103,6 +103,30 @@ fn a_fallback_whose_files_are_gone_is_none() {
 }
 
 #[test]
+fn boot_files_that_are_not_what_was_copied_are_not_armed() {
+    for (file, content) in [
+        ("linux.efi", None),
+        ("linux.efi", Some("MZ")),
+        ("initrd", Some("x")),
+    ] {
+        let machine = InFirmware::new();
+        let verified = machine.stage(B);
+        let path = machine.node.esp().join("EFI/slotd/b").join(file);
+        let whole = fs::read(&path).unwrap();
+        match content {
+            Some(content) => fs::write(&path, content).unwrap(),
+            None => fs::remove_file(&path).unwrap(),
+        }
+        let before = machine.bytes();
+        let error = machine.backend().arm(&verified, 1, &options()).unwrap_err();
+        assert!(error.to_string().contains(file), "{error}");
+        assert_eq!(machine.bytes(), before, "{file}");
+        fs::write(&path, whole).unwrap();
+        machine.backend().arm(&verified, 1, &options()).unwrap();
+    }
+}
+
+#[test]
 fn room_for_the_longest_trial_and_its_confirmation_is_tested_first() {
     let mut machine = InFirmware::new();
     let verified = machine.stage(B);
