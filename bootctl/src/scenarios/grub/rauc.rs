@@ -132,7 +132,13 @@ fn status_says_which_promises_its_script_cannot_keep() {
     let state = machine().backend().state().unwrap();
     assert_eq!(state.counting, Counting::EveryBoot);
     let kept: Vec<_> = state.problems.iter().map(|problem| problem.code).collect();
-    assert_eq!(kept, [ProblemCode::PromiseNotKept]);
+    assert_eq!(kept, [ProblemCode::PromiseNotKept; 2]);
+    let unannounced = &state.problems[1].message;
+    assert!(
+        unannounced.contains("does not tell the system that a boot is a trial")
+            && unannounced.contains("`panic=` is missing"),
+        "{unannounced}"
+    );
     for words in ["every boot", "one boot", "first menu entry", "slotd.trial"] {
         assert!(
             state.problems[0].message.contains(words),
