@@ -61,9 +61,7 @@ fn open_store(system: &System, table: &SlotTable, setting: &EspSetting) -> Resul
         esp,
         partitions: [table.a.uuid, table.b.uuid],
         booted: table.booted,
-        usr_slots: [&table.a, &table.b]
-            .iter()
-            .any(|slot| slot.label.starts_with("USR-")),
+        usr_slots: table.hold_usr(),
     })
 }
 

@@ -49,9 +49,7 @@ impl GrubStore {
             file,
             convention,
             booted: table.booted,
-            usr_slots: [&table.a, &table.b]
-                .iter()
-                .any(|slot| slot.label.starts_with("USR-")),
+            usr_slots: table.hold_usr(),
         }
     }
 
