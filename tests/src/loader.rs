@@ -75,6 +75,22 @@ pub struct Held {
     pub tries_left: [Option<u32>; 2],
 }
 
+impl Held {
+    /// The slot that is started next: the first of the order that may be.
+    pub fn next(&self) -> Option<char> {
+        let [a, b] = self.states;
+        let order = match self.first {
+            'A' => [('A', a), ('B', b)],
+            _ => [('B', b), ('A', a)],
+        };
+        let startable = |state: &str| matches!(state, "good" | "trial");
+        order
+            .into_iter()
+            .find(|(_, state)| startable(state))
+            .map(|(slot, _)| slot)
+    }
+}
+
 impl Loader {
     /// All of them.
     pub const ALL: [Self; 5] = [
@@ -247,6 +263,12 @@ mod tests {
         );
         let held = held_by_grub("slotd_order=a b\nslotd_a_ok=1\nslotd_b_ok=0\n").unwrap();
         assert_eq!(held.states, ["good", "bad"]);
+        assert_eq!(held.next(), Some('A'));
+        let held =
+            held_by_grub("slotd_order=b a\nslotd_a_ok=1\nslotd_b_ok=0\nslotd_b_tries=0\n").unwrap();
+        assert_eq!((held.first, held.next()), ('B', Some('A')));
+        let held = held_by_grub("slotd_order=b a\nslotd_a_ok=0\nslotd_b_ok=0\n").unwrap();
+        assert_eq!(held.next(), None);
         let held = held_by_grub("slotd_order=a b\nslotd_a_ok=1\n").unwrap();
         assert_eq!(held.states, ["good", "empty"]);
         assert!(held_by_grub("ORDER=A B\n").is_err());

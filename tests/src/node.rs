@@ -278,7 +278,7 @@ impl Node {
         let disk = self.machine.disk();
         if let Some(held) = self.machine.loader().held(disk.path())? {
             ensure!(
-                held.states == expected.states && held.first == expected.booted,
+                held.states == expected.states && held.next() == Some(expected.booted),
                 "the loader holds {held:?}, not {expected:?}"
             );
             return Ok(());
