@@ -2,12 +2,11 @@
 
 use super::states::{Bits, TRIES_GIVEN_MAX, bits};
 use super::store::Gptprio;
-use crate::backend::{Counting, NextBoot, PlannedChange, PreflightRequest, Refusal, SlotState};
+use crate::backend::{Counting, PlannedChange, PreflightRequest, Refusal, SlotState};
 use crate::error::{Error, Result};
 use crate::facts::ImageFacts;
 use crate::lock::Lock;
 use crate::record::{Arming, Loaded, Record, RecordStore};
-use crate::slot::SlotName;
 use crate::table::Booted;
 
 impl RecordStore for Gptprio {
@@ -73,33 +72,6 @@ impl RecordStore for Gptprio {
             })
             .into_iter()
             .collect())
-    }
-
-    fn next(&self, record: &Record) -> NextBoot {
-        let startable = |slot: &SlotName| {
-            matches!(
-                record.state(*slot),
-                SlotState::Good | SlotState::Trial { left: 1.., .. }
-            )
-        };
-        match [record.first, !record.first].into_iter().find(startable) {
-            Some(slot) => NextBoot::Slot {
-                slot,
-                trial: record.state(slot) != SlotState::Good,
-            },
-            None => NextBoot::Nothing,
-        }
-    }
-
-    fn start(&self, record: &Record) -> Record {
-        let mut started = *record;
-        if let NextBoot::Slot { slot, .. } = self.next(record)
-            && let SlotState::Trial { left, done } = record.state(slot)
-        {
-            let (left, done) = (left.saturating_sub(1), done.saturating_add(1));
-            started.set(slot, SlotState::Trial { left, done });
-        }
-        started
     }
 
     fn refusals(&self, _request: &PreflightRequest) -> Vec<Refusal> {

@@ -16,7 +16,6 @@ use crate::facts::ImageFacts;
 use crate::lock::Lock;
 use crate::options::{SLOT_OPTION, TRIAL_OPTION};
 use crate::record::{Arming, Loaded, Record, RecordStore};
-use crate::slot::SlotName;
 use crate::system::System;
 use crate::table::{Booted, SlotTable};
 
@@ -284,34 +283,15 @@ impl RecordStore for GrubStore {
             .collect())
     }
 
-    fn next(&self, record: &Record) -> NextBoot {
-        let order = [record.first, !record.first];
-        let found = order.into_iter().find_map(|slot| match record.state(slot) {
-            SlotState::Good => Some((slot, false)),
-            SlotState::Trial { left: 1.., .. } => Some((slot, true)),
-            _ => None,
-        });
-        match found {
-            Some((slot, trial)) => NextBoot::Slot { slot, trial },
-            None => NextBoot::Nothing,
-        }
-    }
-
     fn start(&self, record: &Record) -> Record {
         let mut record = *record;
         let NextBoot::Slot { slot: next, .. } = self.next(&record) else {
             return record;
         };
-        for slot in SlotName::BOTH {
-            match record.state(slot) {
-                SlotState::Trial { left, done } if slot == next => {
-                    let (left, done) = (left.saturating_sub(1), done.saturating_add(1));
-                    record.set(slot, SlotState::Trial { left, done });
-                }
-                // Spent, and not what runs.
-                SlotState::Trial { left: 0, .. } => record.set(slot, SlotState::Bad),
-                _ => {}
-            }
+        record.take_try(next);
+        if matches!(record.state(!next), SlotState::Trial { left: 0, .. }) {
+            // Spent, and not what runs.
+            record.set(!next, SlotState::Bad);
         }
         record
     }

@@ -331,35 +331,6 @@ impl RecordStore for Cell {
             .collect())
     }
 
-    fn next(&self, record: &Record) -> NextBoot {
-        let order = [record.first, !record.first];
-        let found = order.into_iter().find_map(|slot| match record.state(slot) {
-            SlotState::Good => Some((slot, false)),
-            SlotState::Trial { left: 1.., .. } => Some((slot, true)),
-            _ => None,
-        });
-        match found {
-            Some((slot, trial)) => NextBoot::Slot { slot, trial },
-            None => NextBoot::Nothing,
-        }
-    }
-
-    fn start(&self, record: &Record) -> Record {
-        let mut record = *record;
-        if let NextBoot::Slot { slot, .. } = self.next(&record)
-            && let SlotState::Trial { left, done } = record.state(slot)
-        {
-            record.set(
-                slot,
-                SlotState::Trial {
-                    left: left - 1,
-                    done: done + 1,
-                },
-            );
-        }
-        record
-    }
-
     fn refusals(&self, _request: &PreflightRequest) -> Vec<Refusal> {
         Vec::new()
     }

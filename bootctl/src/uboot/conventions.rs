@@ -58,16 +58,8 @@ pub(crate) trait Convention: fmt::Debug + Send + Sync {
     /// The record after it has done so.
     fn start(&self, record: &Record) -> Record {
         let mut record = *record;
-        if let NextBoot::Slot { slot, trial: true } = self.next(&record)
-            && let SlotState::Trial { left, done } = record.state(slot)
-        {
-            record.set(
-                slot,
-                SlotState::Trial {
-                    left: left.saturating_sub(1),
-                    done: done.saturating_add(1),
-                },
-            );
+        if let NextBoot::Slot { slot, trial: true } = self.next(&record) {
+            record.take_try(slot);
         }
         record
     }
@@ -79,18 +71,6 @@ pub(crate) trait Convention: fmt::Debug + Send + Sync {
     fn announces(&self) -> bool {
         false
     }
-}
-
-/// The slot that a script started which goes through the order and skips what cannot be started.
-fn first_startable(record: &Record) -> Option<NextBoot> {
-    [record.first, !record.first].into_iter().find_map(|slot| {
-        let trial = match record.state(slot) {
-            SlotState::Good => false,
-            SlotState::Trial { left: 1.., .. } => true,
-            SlotState::Trial { .. } | SlotState::Bad | SlotState::Empty => return None,
-        };
-        Some(NextBoot::Slot { slot, trial })
-    })
 }
 
 /// Whether the script counts, as far as the booted slot's state shows it.

@@ -11,7 +11,7 @@
 //! Numbers are hexadecimal without `0x`. The script takes a try before it starts a slot that is not proven, and
 //! starts nothing where no slot is proven and none has tries left.
 
-use super::{Convention, Meaning, TRIES, first_startable, hexadecimal, lower, seen_counting};
+use super::{Convention, Meaning, TRIES, hexadecimal, lower, seen_counting};
 use crate::backend::{NextBoot, Problem, ProblemCode, SlotState};
 use crate::error::Result;
 use crate::record::Record;
@@ -125,7 +125,7 @@ impl Convention for Own {
     }
 
     fn next(&self, record: &Record) -> NextBoot {
-        first_startable(record).unwrap_or(NextBoot::Nothing)
+        record.first_startable()
     }
 
     fn announces(&self) -> bool {

@@ -6,10 +6,7 @@
 //! What these variables cannot tell apart stands in `slotd_a_state` and `slotd_b_state` (`good`, `trial`, `bad`,
 //! `empty`), and `slotd_tries`, the boots of the trial.
 
-use super::{
-    Convention, Meaning, Memo, TRIES, first_startable, hexadecimal, seen_counting,
-    started_nonetheless,
-};
+use super::{Convention, Meaning, Memo, TRIES, hexadecimal, seen_counting, started_nonetheless};
 use crate::backend::{Counting, NextBoot, Problem, ProblemCode, SlotState};
 use crate::error::Result;
 use crate::record::Record;
@@ -192,10 +189,13 @@ impl Convention for Rauc {
 
     fn next(&self, record: &Record) -> NextBoot {
         // With none left the script resets both counts, and begins with the first of the order.
-        first_startable(record).unwrap_or(NextBoot::Slot {
-            slot: record.first,
-            trial: false,
-        })
+        match record.first_startable() {
+            NextBoot::Nothing => NextBoot::Slot {
+                slot: record.first,
+                trial: false,
+            },
+            next => next,
+        }
     }
 
     fn max_tries(&self) -> u32 {
