@@ -75,6 +75,9 @@ pub(crate) fn follow(
         if to == Point::Arm {
             upgrade.granted = seen.limits.tries;
         }
+        if event.event == Event::Armed {
+            granted(upgrade, seen, 0);
+        }
         explain(upgrade, &event, from);
     }
     if event.event == Event::Failed && from == Point::PrepareBoot {
@@ -199,8 +202,13 @@ fn tried(upgrade: &mut Upgrade, seen: &Observation, from: Point) {
     if from.phase() != Phase::Confirming {
         upgrade.failure = None;
     }
+    granted(upgrade, seen, upgrade.granted);
+}
+
+/// The loader's own data say how many boots the trial has: firmware that forgets it as it starts it gives one, whatever was asked for.
+fn granted(upgrade: &mut Upgrade, seen: &Observation, at_least: u32) {
     if let Some(SlotState::Trial { left, done }) = seen.world.state(upgrade.target) {
-        upgrade.granted = upgrade.granted.max(left.saturating_add(done));
+        upgrade.granted = at_least.max(left.saturating_add(done));
     }
 }
 
@@ -230,8 +238,9 @@ fn explain(upgrade: &mut Upgrade, event: &Seen, from: Point) {
             upgrade.failure = Some(Failure::new(
                 ErrorKind::Reject,
                 format!(
-                    "the boot loader gave slot {slot} up after {tries} tries without a verdict of \
-                     its own: no agent there reported"
+                    "the boot loader gave slot {slot} up after {tries} {} without a verdict of \
+                     its own: no agent there reported",
+                    if tries == 1 { "try" } else { "tries" }
                 ),
             ));
         }

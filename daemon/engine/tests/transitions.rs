@@ -48,6 +48,29 @@ fn a_spent_trial_on_the_old_slot_is_a_rollback_with_the_loaders_reason() {
 }
 
 #[test]
+fn a_trial_has_as_many_boots_as_the_loader_gave_it() {
+    // The firmware's own boot manager: BootNext is gone once it was followed.
+    let armed = step_record(
+        &record(Point::Arm),
+        SlotState::Trial { left: 1, done: 0 },
+        1,
+    );
+    assert_eq!(armed.at, Point::Restart);
+    assert_eq!(armed.upgrade.as_ref().unwrap().granted, 1);
+    let back = step_record(&armed, SlotState::Bad, 3);
+    assert_eq!(back.at, Point::RolledBack);
+    let reason = back.last.unwrap().failure.unwrap().reason;
+    assert!(
+        reason.contains("gave slot B up after 1 try without"),
+        "{reason}"
+    );
+}
+
+fn step_record(record: &Record, target: SlotState, boot: u32) -> Record {
+    next(record, &world(Slot::A, target, boot), Some(&Outcome::Done)).record
+}
+
+#[test]
 fn a_trial_that_the_loader_never_started_is_rebooted_twice_and_then_taken_back() {
     let untried = SlotState::Trial { left: 3, done: 0 };
     let mut record = record(Point::Restart);
