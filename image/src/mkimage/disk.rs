@@ -1,6 +1,5 @@
 //! A whole A/B disk: partition table, ESP, two slots, data partition.
 
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -12,27 +11,16 @@ use uuid::Uuid;
 use crate::architecture::Architecture;
 use crate::catalog;
 use crate::command::Tool;
+use crate::efi::{self, BootOption};
 use crate::esp::{BootImage, Esp};
 use crate::ext4::{self, Journal};
 use crate::grub::{self, Firmware};
+use crate::layout::{BIOS_BOOT, Layout, Partition};
 use crate::recipe::Recipe;
 use crate::size::Size;
 use crate::sparse;
 use crate::tree::Tree;
 use crate::uboot::{self, Environment};
-
-const SECTOR: u64 = 512;
-const MIB: u64 = 1 << 20;
-
-/// Type of an EFI system partition (UEFI specification).
-const TYPE_ESP: &str = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B";
-/// Type of a Linux filesystem without a particular use.
-const TYPE_DATA: &str = "0FC63DAF-8483-4772-8E79-3D69D8477DE4";
-
-/// Type of the partition of GRUB's second stage on a BIOS.
-const TYPE_BIOS_BOOT: &str = "21686148-6449-6E6F-744E-656564454649";
-/// Where it begins: behind the partition table, whose 128 entries end before sector 34.
-const BIOS_BOOT: u64 = 34 * SECTOR;
 
 /// Where U-Boot's environment lies, on the data partition: `/etc/fw_env.config` of the ARM64 recipe leads there.
 const UBOOT_CONFIG: &str = "/etc-slotd/fw_env.config";
@@ -54,6 +42,8 @@ pub(crate) enum Loader {
     GrubBios,
     /// U-Boot, which the board has
     Uboot,
+    /// None: the firmware starts the kernels itself
+    Efi,
 }
 
 /// `A=IMAGE` on the command line.
@@ -101,95 +91,9 @@ pub(crate) struct Request<'a> {
     pub(crate) output: &'a Path,
 }
 
-/// One partition: where it lies and what names it.
-#[derive(Debug, Clone, Copy)]
-struct Partition {
-    label: &'static str,
-    kind: &'static str,
-    id: Uuid,
-    offset: u64,
-    size: Size,
-}
-
-/// The partitions of the disk, in order, and its size.
-#[derive(Debug)]
-struct Layout {
-    partitions: [Partition; 4],
-    /// Whether a fifth one lies before the others, for a loader on a BIOS.
-    bios_boot: bool,
-    /// A fifth one behind the others, for the raw environment of U-Boot.
-    environment: Option<Partition>,
-    size: u64,
-}
-
-impl Layout {
-    fn new(request: &Request<'_>) -> Self {
-        // The first MiB holds the table, as every partitioner leaves it; the last one the backup table.
-        let mut offset = MIB;
-        let mut place = |label, kind, size: Size| {
-            let partition = Partition {
-                label,
-                kind,
-                id: Uuid::new_v4(),
-                offset,
-                size,
-            };
-            offset += size.bytes();
-            partition
-        };
-        let boot = match request.loader {
-            Loader::SystemdBoot | Loader::Grub | Loader::GrubBios => "ESP",
-            Loader::Uboot => "boot",
-        };
-        let root = request.recipe.architecture.root_partition();
-        let partitions = [
-            // U-Boot takes a partition of this type for bootable, too.
-            place(boot, TYPE_ESP, request.esp_size),
-            place("root-a", root, request.slot_size),
-            place("root-b", root, request.slot_size),
-            place("data", TYPE_DATA, request.data_size),
-        ];
-        let raw = request.loader == Loader::Uboot && request.uboot_environment == Environment::Raw;
-        let environment = raw.then(|| place(uboot::PARTITION, TYPE_DATA, Size::mebibytes(1)));
-        Self {
-            partitions,
-            environment,
-            bios_boot: request.loader == Loader::GrubBios,
-            size: offset + MIB,
-        }
-    }
-
-    /// The table in sfdisk's language.
-    fn script(&self) -> String {
-        let mut script = String::from("label: gpt\n");
-        if self.bios_boot {
-            let _ = writeln!(script, "first-lba: {}", BIOS_BOOT / SECTOR);
-        }
-        for partition in self.partitions.iter().chain(&self.environment) {
-            let _ = writeln!(
-                script,
-                "start={}, size={}, type={}, name={}, uuid={}",
-                partition.offset / SECTOR,
-                partition.size.bytes() / SECTOR,
-                partition.kind,
-                partition.label,
-                partition.id,
-            );
-        }
-        if self.bios_boot {
-            let size = (MIB - BIOS_BOOT) / SECTOR;
-            let start = BIOS_BOOT / SECTOR;
-            let _ = writeln!(
-                script,
-                "start={start}, size={size}, type={TYPE_BIOS_BOOT}, name=bios"
-            );
-        }
-        script
-    }
-}
-
-/// Makes the disk. It appears under its name when it is complete.
-pub(crate) fn make(request: &Request<'_>) -> Result<()> {
+/// Makes the disk. It appears under its name when it is complete. Returns what the firmware has to be told of it: nothing where
+/// the disk has a loader.
+pub(crate) fn make(request: &Request<'_>) -> Result<Vec<BootOption>> {
     if request.recipe.architecture != Architecture::Amd64 && request.loader != Loader::Uboot {
         bail!(
             "a disk for {} has no other loader than uboot here",
@@ -245,12 +149,17 @@ pub(crate) fn make(request: &Request<'_>) -> Result<()> {
         boot_images.push(image.boot);
     }
     let mut data_files: Vec<(String, String)> = Vec::new();
+    let mut boot_options = Vec::new();
     let firmware = match request.loader {
         Loader::SystemdBoot => {
             esp.install_loader(&systemd_boot(request.systemd_boot, installed_loader)?)?;
             for image in &boot_images {
                 esp.install_slot(image, &machine_id, request.options)?;
             }
+            None
+        }
+        Loader::Efi => {
+            boot_options = efi::install(&esp, &boot_images, &machine_id, request.options)?;
             None
         }
         Loader::Grub => Some(Firmware::Uefi),
@@ -306,7 +215,8 @@ pub(crate) fn make(request: &Request<'_>) -> Result<()> {
             disk.display(),
             request.output.display()
         )
-    })
+    })?;
+    Ok(boot_options)
 }
 
 /// systemd-boot: the one that is named, else an image's, else this machine's.

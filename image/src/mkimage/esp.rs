@@ -12,7 +12,7 @@ use crate::size::Size;
 /// How long a trial boot may take, in seconds, before systemd gives it up (`slotd.trial_deadline=`).
 const TRIAL_DEADLINE: u32 = 600;
 /// Seconds from a panic to the reboot.
-const PANIC: u32 = 10;
+pub(crate) const PANIC: u32 = 10;
 
 /// An EFI system partition inside a disk image. Made with mtools, in place.
 #[derive(Debug)]

@@ -6,9 +6,11 @@ mod architecture;
 mod catalog;
 mod command;
 mod disk;
+mod efi;
 mod esp;
 mod ext4;
 mod grub;
+mod layout;
 mod recipe;
 mod rootfs;
 mod size;
@@ -207,7 +209,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Disk(arguments) => {
             userns::enter_unless_root().context("becoming root in a user namespace")?;
             let recipe = arguments.recipe.load()?;
-            disk::make(&disk::Request {
+            let boot_options = disk::make(&disk::Request {
                 recipe: &recipe,
                 slots: &arguments.slots,
                 machine_id: arguments.machine_id.as_deref(),
@@ -223,6 +225,14 @@ fn run(cli: Cli) -> Result<()> {
                 output: &arguments.output,
             })?;
             println!("{}", arguments.output.display());
+            if !boot_options.is_empty() {
+                println!(
+                    "\n# Its machine's firmware has to be told of it, there, with DISK set to the disk:"
+                );
+            }
+            for option in boot_options {
+                println!("{option}");
+            }
         }
         Command::CatalogEntry(arguments) => {
             let mut entry = catalog::describe(&arguments.image)?;
