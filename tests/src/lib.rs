@@ -23,5 +23,6 @@ pub mod setup;
 pub mod standin;
 pub mod vm;
 pub mod vm_fleet;
+mod wheels;
 pub mod workspace;
 pub mod writing;

