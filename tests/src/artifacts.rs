@@ -1,17 +1,20 @@
 //! What scenarios start from: slotd's programs, the reference root filesystem, slot images and disks. Made once and kept in
 //! the target folder until something that goes into them changes.
 
+mod key;
+
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use sha2::{Digest, Sha256};
 
+use self::key::{forget_others, key};
+pub(crate) use self::key::{hex, is_key};
 use crate::cluster::node_image;
 use crate::cross::{self, Profile};
 use crate::images::{Flavour, Variant};
@@ -36,6 +39,15 @@ pub struct Image {
     pub size: u64,
     /// IMAGE_VERSION.
     pub version: String,
+}
+
+/// A disk, and what its machine's firmware knows of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReferenceDisk {
+    /// The disk's file.
+    pub path: PathBuf,
+    /// The firmware's variable store, where the firmware itself starts the slots.
+    pub variables: Option<PathBuf>,
 }
 
 /// Everything that is built, and where.
@@ -63,8 +75,8 @@ impl Artifacts {
             }
             Architecture::Arm64 => {
                 ensure_arm64_packages()?;
-                let binaries = build_image_tool()?;
-                let installed = cross::build(Profile::Release)?;
+                let binaries = build_programs()?;
+                let installed = cross::build(Profile::Lab)?;
                 (binaries, installed, target.join("lab/arm64"))
             }
         };
@@ -148,12 +160,15 @@ impl Artifacts {
             if flavour == Flavour::Kubernetes {
                 node_image::write_overlay(overlay.path(), variant.version())?;
             }
-            variant.write_overlay(overlay.path())?;
             // A user other than root unpacks as root of a user namespace, inside slotd-mkimage.
-            let rootfs = if nix::unistd::geteuid().is_root() {
-                self.rootfs_tree(flavour)?
-            } else {
-                rootfs(&self.binaries, self.architecture, flavour)?
+            let tree = match nix::unistd::geteuid().is_root() {
+                true => Some(self.rootfs_tree(flavour)?),
+                false => None,
+            };
+            variant.write_overlay(overlay.path(), tree.as_deref())?;
+            let rootfs = match tree {
+                Some(tree) => tree,
+                None => rootfs(&self.binaries, self.architecture, flavour)?,
             };
             let entry = process::output_with_errors(&self.binary("slotd-mkimage"), |command| {
                 recipe(command.arg("slot"), self.architecture, flavour)
@@ -189,7 +204,12 @@ impl Artifacts {
     }
 
     /// A disk with this boot loader, whose slot A holds this variant and whose data partition holds this configuration of slotd.
-    pub fn disk(&self, variant: &Variant, configuration: &str, loader: Loader) -> Result<PathBuf> {
+    pub fn disk(
+        &self,
+        variant: &Variant,
+        configuration: &str,
+        loader: Loader,
+    ) -> Result<ReferenceDisk> {
         let image = self.image(variant)?;
         let digest = hex(&Sha256::digest(configuration.as_bytes()));
         let path = self.folder.join(format!(
@@ -202,8 +222,13 @@ impl Artifacts {
             .images
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        if path.exists() {
-            return Ok(path);
+        let disk = ReferenceDisk {
+            variables: (loader == Loader::Efi).then(|| path.with_extension("vars.fd")),
+            path,
+        };
+        let made = |path: &PathBuf| path.exists();
+        if made(&disk.path) && disk.variables.as_ref().is_none_or(made) {
+            return Ok(disk);
         }
         let data = tempfile::tempdir().context("making a temporary folder")?;
         let etc = data.path().join("etc-slotd");
@@ -211,7 +236,7 @@ impl Artifacts {
         if !configuration.is_empty() {
             fs::write(etc.join("config.yaml"), configuration).context("writing a configuration")?;
         }
-        process::output_with_errors(&self.binary("slotd-mkimage"), |command| {
+        let printed = process::output_with_errors(&self.binary("slotd-mkimage"), |command| {
             recipe(command.arg("disk"), self.architecture, variant.flavour())
                 .args(["--slot-size", variant.flavour().slot_size()])
                 .args(loader.disk_arguments())
@@ -222,15 +247,23 @@ impl Artifacts {
                 .arg("--data-overlay")
                 .arg(data.path())
                 .arg("--output")
-                .arg(&path)
+                .arg(&disk.path)
         })?;
-        Ok(path)
+        if let Some(store) = &disk.variables {
+            // The first line is the disk's path.
+            let (_, commands) = printed
+                .split_once('\n')
+                .context("slotd-mkimage printed no commands")?;
+            Loader::tell_firmware(&disk.path, commands, store)?;
+        }
+        Ok(disk)
     }
 }
 
 /// What machines of ARM64 need beside the lab's other packages: QEMU, the board's U-Boot and its tools, and what runs the
 /// programs of a root filesystem while it is made.
-const ARM64_PACKAGES: [&str; 6] = [
+const ARM64_PACKAGES: [&str; 7] = [
+    "device-tree-compiler",
     "qemu-system-arm",
     "u-boot-qemu",
     "u-boot-tools",
@@ -273,33 +306,28 @@ fn recipe(command: &mut Command, architecture: Architecture, flavour: Flavour) -
         .args(flavour.recipe().map(|name| format!("--flavour={name}")))
 }
 
-/// Builds slotd's programs as they are released; the folder that they lie in.
+/// Builds slotd's programs as they are released; the folder that they lie in. All of them at once: alone, with fewer features of what
+/// they share, each would be built a second time.
 pub(crate) fn build_programs() -> Result<PathBuf> {
-    let began = Instant::now();
-    eprintln!("lab: building slotd (release)");
-    let packages = [
-        "--package",
-        "slotd",
-        "--package",
-        "slotd-bootctl",
-        "--package",
-        "slotd-image",
-    ];
-    let folder = build_release(&packages)?;
-    eprintln!("lab: built in {:.0} s", began.elapsed().as_secs_f64());
-    Ok(folder)
-}
-
-/// Builds the slot tool alone, as it is released.
-pub(crate) fn build_slot_tool() -> Result<PathBuf> {
-    eprintln!("lab: building slotd-bootctl (release)");
-    let folder = build_release(&["--package", "slotd-bootctl"])?;
-    Ok(folder.join("slotd-bootctl"))
-}
-
-/// Builds slotd-mkimage alone, as it is released; the folder that it lies in.
-pub(crate) fn build_image_tool() -> Result<PathBuf> {
-    build_release(&["--package", "slotd-image"])
+    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || {
+        let began = Instant::now();
+        eprintln!("lab: building slotd (release)");
+        let folder = build_release(&[
+            "--package",
+            "slotd",
+            "--package",
+            "slotd-bootctl",
+            "--package",
+            "slotd-image",
+        ])?;
+        eprintln!("lab: built in {:.0} s", began.elapsed().as_secs_f64());
+        Ok(folder)
+    };
+    BUILT
+        .get_or_init(|| build().map_err(|error: anyhow::Error| format!("{error:#}")))
+        .clone()
+        .map_err(|error| anyhow!("{error}"))
 }
 
 /// Builds a program of the lab's own, optimised as slotd's are.
@@ -339,79 +367,6 @@ pub(crate) fn target_folder() -> Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// Digest of what goes into images: programs, units, recipe, the lab's own files, the root filesystem's name.
-fn key(binaries: &Path, installed: &Path, rootfs: &Path) -> Result<String> {
-    let mut hasher = Sha256::new();
-    hasher.update(rootfs.as_os_str().as_encoded_bytes());
-    for name in cross::PROGRAMS {
-        hash_tree(&installed.join(name), &mut hasher)?;
-    }
-    hash_tree(&binaries.join("slotd-mkimage"), &mut hasher)?;
-    for folder in [
-        "systemd",
-        "image/recipe",
-        "tests/guest",
-        "tests/guest-arm64",
-        "tests/src/images.rs",
-        // What the Kubernetes flavour's images hold beside it.
-        "tests/src/cluster/node_image.rs",
-        "tests/control-plane/go.mod",
-        "tests/control-plane/kubelet",
-        "tests/control-plane/pause",
-    ] {
-        hash_tree(&repository().join(folder), &mut hasher)?;
-    }
-    Ok(hex(&hasher.finalize())[..16].to_owned())
-}
-
-fn hash_tree(path: &Path, hasher: &mut Sha256) -> Result<()> {
-    let context = || format!("reading {}", path.display());
-    hasher.update(path.as_os_str().as_encoded_bytes());
-    let metadata = fs::symlink_metadata(path).with_context(context)?;
-    if metadata.is_symlink() {
-        hasher.update(
-            fs::read_link(path)
-                .with_context(context)?
-                .as_os_str()
-                .as_encoded_bytes(),
-        );
-    } else if metadata.is_dir() {
-        let mut entries: Vec<PathBuf> = fs::read_dir(path)
-            .with_context(context)?
-            .map(|entry| entry.map(|entry| entry.path()))
-            .collect::<std::io::Result<_>>()
-            .with_context(context)?;
-        entries.sort();
-        for entry in entries {
-            hash_tree(&entry, hasher)?;
-        }
-    } else {
-        hasher.update(fs::read(path).with_context(context)?);
-    }
-    Ok(())
-}
-
-/// Removes what was built for other keys: a gigabyte each. What cannot be removed is left for the next time.
-fn forget_others(folder: &Path, key: &str) {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return;
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        if is_key(&name) && name != key {
-            let _ = fs::remove_dir_all(entry.path());
-        }
-    }
-}
-
-/// Whether a folder's name is such a digest.
-pub(crate) fn is_key(name: &OsStr) -> bool {
-    name.len() == 16
-        && name
-            .to_str()
-            .is_some_and(|name| name.bytes().all(|b| b.is_ascii_hexdigit()))
-}
-
 /// Reads the catalog entry that slotd-mkimage prints.
 fn parse_entry(entry: &str, path: &Path) -> Option<Image> {
     let value = |key: &str| {
@@ -428,10 +383,6 @@ fn parse_entry(entry: &str, path: &Path) -> Option<Image> {
         size: value("size")?.parse().ok()?,
         version: value("version")?,
     })
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -43,6 +43,8 @@ const ELF_MACHINE: u16 = 183;
 pub enum Profile {
     /// As they are released.
     Release,
+    /// Optimised, but not across crates, which takes as long as all the rest.
+    Lab,
     /// Quickly.
     Debug,
 }
@@ -78,6 +80,7 @@ pub fn build(profile: Profile) -> Result<PathBuf> {
     let target = target_folder()?.join("cross");
     let (flag, name) = match profile {
         Profile::Release => (Some("--release"), "release"),
+        Profile::Lab => (Some("--profile=lab"), "lab"),
         Profile::Debug => (None, "debug"),
     };
     let began = Instant::now();

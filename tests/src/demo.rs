@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use crate::artifacts::Image;
-use crate::images::{UNHEALTHY, V1, V2, V3, Variant};
+use crate::images::{PANICS, UNHEALTHY, V1, V2, V3, Variant};
 use crate::lab::{DEMO_CONFIGURATION, Lab, NodeOptions};
 use crate::loader::Loader;
 use crate::node::Node;
@@ -74,6 +74,20 @@ pub fn run(lab: &Lab, loader: Loader, keep: bool) -> Result<()> {
         rows[1].result
     );
     let failure = node.last_result()?["failure"].clone();
+    if loader.backend() == "uboot" {
+        let panics = artifacts.image(&PANICS)?;
+        rows.push(upgrade(
+            &mut node,
+            &panics,
+            &PANICS,
+            "an image whose kernel panics",
+        )?);
+        ensure!(
+            rows[2].result == "RolledBack",
+            "the upgrade to an image that panics ended as {}",
+            rows[2].result
+        );
+    }
     show(&mut node, "slotd status")?;
     show(&mut node, "slotd-bootctl status")?;
     show(&mut node, "slotd history")?;

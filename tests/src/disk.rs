@@ -91,12 +91,24 @@ impl Disk {
         Ok(())
     }
 
+    /// Puts a file into a slot (`a` or `b`) of a machine that is off, into a folder that is there.
+    pub fn add_to_slot(&self, slot: char, from: &Path, path: &str) -> Result<()> {
+        let disk = File::open(&self.path).context("opening a disk")?;
+        let (start, _) = partition_range(&disk, slot_partition(slot)).context("the slot")?;
+        let mut device = self.path.as_os_str().to_owned();
+        device.push(format!("?offset={start}"));
+        process::run("debugfs", |command| {
+            command
+                .arg("-w")
+                .arg("-R")
+                .arg(format!("write {} {path}", from.display()))
+                .arg(&device)
+        })
+    }
+
     /// Hands on a slot's bytes in pieces of 64 KiB.
     fn read_slot(&self, slot: char, mut each: impl FnMut(&[u8])) -> Result<()> {
-        let index = match slot.to_ascii_lowercase() {
-            'a' => 2,
-            _ => 3,
-        };
+        let index = slot_partition(slot);
         let disk =
             File::open(&self.path).with_context(|| format!("opening {}", self.path.display()))?;
         let (start, size) = partition_range(&disk, index)
@@ -113,6 +125,14 @@ impl Disk {
             position += piece.len() as u64;
         }
         Ok(())
+    }
+}
+
+/// Number of a slot's partition.
+fn slot_partition(slot: char) -> usize {
+    match slot.to_ascii_lowercase() {
+        'a' => 2,
+        _ => 3,
     }
 }
 

@@ -72,3 +72,10 @@ pub fn copy_in(disk: &Path, from: &Path, path: &str) -> Result<()> {
             .arg(format!("::{path}"))
     })
 }
+
+/// Removes a file of the ESP of a machine that is off.
+pub fn remove(disk: &Path, path: &str) -> Result<()> {
+    process::run("mdel", |command| {
+        mtool(command, disk).arg(format!("::{path}"))
+    })
+}

@@ -6,7 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// A file, or a link where it begins with `->`, of a variant's overlay.
+use crate::process;
+
+/// A file, or a link where it begins with `->`, of a variant's overlay, or its unified kernel image ([`UNIFIED`]).
 type Entry = (&'static str, &'static str);
 
 /// What an image is beside slotd's own part.
@@ -85,6 +87,17 @@ pub const V2: Variant = Variant {
             "#!/bin/sh\necho 'cache is cold'\nexit 1\n",
         ),
     ],
+};
+
+/// In the place of a file's text: kernel, systemd's stub and os-release in one EFI program, without a command line of its own.
+const UNIFIED: &str = "=unified kernel image";
+
+/// A good image whose kernel is in a unified kernel image.
+pub const WITH_UNIFIED_KERNEL: Variant = Variant {
+    name: "unified",
+    version: "v2.1.0",
+    flavour: Flavour::Plain,
+    files: &[("boot/EFI/Linux/reference.efi", UNIFIED)],
 };
 
 /// Another good image.
@@ -197,8 +210,8 @@ impl Variant {
         self.flavour
     }
 
-    /// Writes the variant's own files to a folder.
-    pub fn write_overlay(&self, folder: &Path) -> Result<()> {
+    /// Writes the variant's own files to a folder; the kernel of a unified image comes from the root file system in `tree`.
+    pub fn write_overlay(&self, folder: &Path, tree: Option<&Path>) -> Result<()> {
         for (path, text) in self.files {
             let target = folder.join(path);
             let context = || format!("writing {}", target.display());
@@ -209,10 +222,42 @@ impl Variant {
                 symlink(link, &target).with_context(context)?;
                 continue;
             }
+            if *text == UNIFIED {
+                unified_kernel(tree.context("a folder with the root file system")?, &target)?;
+                continue;
+            }
             fs::write(&target, text).with_context(context)?;
             let mode = if text.starts_with("#!") { 0o755 } else { 0o644 };
             fs::set_permissions(&target, fs::Permissions::from_mode(mode)).with_context(context)?;
         }
         Ok(())
     }
+}
+
+/// Makes a unified kernel image as systemd-stub(7) of systemd 252 describes it, with objcopy.
+fn unified_kernel(tree: &Path, target: &Path) -> Result<()> {
+    const STUB: &str = "usr/lib/systemd/boot/efi/linuxx64.efi.stub";
+    let boot = tree.join("boot");
+    let kernel = fs::read_dir(&boot)
+        .with_context(|| format!("listing {}", boot.display()))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))
+        })
+        .with_context(|| format!("{} holds no kernel", boot.display()))?;
+    let sections = [
+        (".osrel", tree.join("usr/lib/os-release"), "0x20000"),
+        (".linux", kernel, "0x2000000"),
+    ];
+    process::run("objcopy", |command| {
+        for (name, file, address) in &sections {
+            command
+                .arg("--add-section")
+                .arg(format!("{name}={}", file.display()))
+                .arg("--change-section-vma")
+                .arg(format!("{name}={address}"));
+        }
+        command.arg(tree.join(STUB)).arg(target)
+    })
 }

@@ -9,7 +9,7 @@ use crate::artifacts::Artifacts;
 use crate::cluster::{ControlPlane, Options, Program, Programs};
 use crate::images::{V1, Variant};
 use crate::loader::{Architecture, Loader};
-use crate::vm::{self, Acceleration, Machine, Setup};
+use crate::vm::{self, Acceleration, Machine, MoreDisk, Setup};
 
 /// slotd's configuration on the lab's disks: what keeps scenarios short.
 pub const CONFIGURATION: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 90s}\n";
@@ -28,6 +28,8 @@ pub struct NodeOptions<'a> {
     pub forwards: &'a [(u16, u16)],
     /// The boot loader.
     pub loader: Loader,
+    /// Disks beside the one it boots from.
+    pub disks: &'a [MoreDisk],
 }
 
 impl<'a> NodeOptions<'a> {
@@ -38,6 +40,7 @@ impl<'a> NodeOptions<'a> {
             configuration: CONFIGURATION,
             forwards: &[],
             loader: Loader::SystemdBoot,
+            disks: &[],
         }
     }
 }
@@ -175,7 +178,7 @@ impl Lab {
         let artifacts = self.artifacts()?;
         let disk = artifacts.disk(&V1, CONFIGURATION, Loader::SystemdBoot)?;
         let kernel = tempfile::NamedTempFile::new().context("making a temporary file")?;
-        crate::esp::copy_out(&disk, "/slotd/a/linux", kernel.path())?;
+        crate::esp::copy_out(&disk.path, "/slotd/a/linux", kernel.path())?;
         let memory = artifacts.folder().join("acceleration");
         let acceleration = vm::probe(kernel.path(), &memory)?;
         if acceleration == Acceleration::Tcg {
@@ -207,12 +210,14 @@ impl Lab {
         )?;
         let folder = self.folder.join(name);
         Machine::new(Setup {
-            disk,
+            disk: disk.path,
+            variables: disk.variables,
             folder,
             acceleration: self.acceleration_of(architecture)?,
             processors: variant.flavour().processors().unwrap_or(self.processors),
             memory: variant.flavour().memory(),
             forwards: options.forwards.to_vec(),
+            disks: options.disks.to_vec(),
             loader: options.loader,
         })
     }

@@ -1,12 +1,18 @@
 //! The boot loaders that a machine of the lab can have, and what they hold of the slots, seen from outside by their own tools.
 
+mod efi;
 mod uboot;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::{esp, process};
+
+pub(crate) use self::efi::EMPTY_STORE;
+
+/// Name of a machine's variable store, which lies beside its disk.
+pub(crate) const VARIABLE_STORE: &str = "vars.fd";
 
 /// GRUB's environment block on the ESP.
 const GRUB_ENVIRONMENT: &str = "/grub/grubenv";
@@ -22,8 +28,12 @@ pub enum Loader {
     GrubBios,
     /// U-Boot with its environment in two files of the boot partition.
     Uboot,
+    /// U-Boot with its environment as one file of the boot partition.
+    UbootFile,
     /// U-Boot with its environment as two raw copies in a partition.
     UbootRaw,
+    /// None: UEFI firmware's own boot manager.
+    Efi,
 }
 
 /// A processor architecture of the lab's machines.
@@ -93,12 +103,14 @@ impl Held {
 
 impl Loader {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::SystemdBoot,
         Self::Grub,
         Self::GrubBios,
         Self::Uboot,
+        Self::UbootFile,
         Self::UbootRaw,
+        Self::Efi,
     ];
 
     /// Its name, as the lab's command line has it.
@@ -108,7 +120,9 @@ impl Loader {
             Self::Grub => "grub",
             Self::GrubBios => "grub-bios",
             Self::Uboot => "uboot",
+            Self::UbootFile => "uboot-file",
             Self::UbootRaw => "uboot-raw",
+            Self::Efi => "efi",
         }
     }
 
@@ -119,15 +133,17 @@ impl Loader {
             Self::Grub => &["--loader", "grub"],
             Self::GrubBios => &["--loader", "grub-bios"],
             Self::Uboot => &["--loader", "uboot", "--uboot-environment", "files"],
+            Self::UbootFile => &["--loader", "uboot", "--uboot-environment", "file"],
             Self::UbootRaw => &["--loader", "uboot", "--uboot-environment", "raw"],
+            Self::Efi => &["--loader", "efi"],
         }
     }
 
     /// The architecture of the machines that have it.
     pub const fn architecture(self) -> Architecture {
         match self {
-            Self::SystemdBoot | Self::Grub | Self::GrubBios => Architecture::Amd64,
-            Self::Uboot | Self::UbootRaw => Architecture::Arm64,
+            Self::SystemdBoot | Self::Grub | Self::GrubBios | Self::Efi => Architecture::Amd64,
+            Self::Uboot | Self::UbootFile | Self::UbootRaw => Architecture::Arm64,
         }
     }
 
@@ -136,20 +152,35 @@ impl Loader {
         match self {
             Self::SystemdBoot => "systemd-boot",
             Self::Grub | Self::GrubBios => "grub",
-            Self::Uboot | Self::UbootRaw => "uboot",
+            Self::Uboot | Self::UbootFile | Self::UbootRaw => "uboot",
+            Self::Efi => "efi",
+        }
+    }
+
+    /// How many boots a trial has where the configuration says `tries`.
+    pub const fn boots_of_a_trial(self, tries: u32) -> u32 {
+        match self {
+            // The firmware forgets BootNext before it starts it.
+            Self::Efi => 1,
+            _ => tries,
         }
     }
 
     /// What starts it.
     pub const fn firmware(self) -> Firmware {
         match self {
-            Self::SystemdBoot | Self::Grub => Firmware::Uefi,
+            Self::SystemdBoot | Self::Grub | Self::Efi => Firmware::Uefi,
             Self::GrubBios => Firmware::Bios,
-            Self::Uboot | Self::UbootRaw => Firmware::Uboot,
+            Self::Uboot | Self::UbootFile | Self::UbootRaw => Firmware::Uboot,
         }
     }
 
-    /// What the loader holds of the slots of a disk; `None` for systemd-boot, whose entries are compared by their names.
+    /// Makes the variable store of a machine whose firmware was told of a disk, with the commands that slotd-mkimage printed.
+    pub(crate) fn tell_firmware(disk: &Path, commands: &str, store: &Path) -> Result<()> {
+        efi::tell_firmware(disk, commands, store)
+    }
+
+    /// What the loader holds of the slots of a machine's disk; `None` for systemd-boot, whose entries are compared by their names.
     pub fn held(self, disk: &Path) -> Result<Option<Held>> {
         match self {
             Self::SystemdBoot => Ok(None),
@@ -161,17 +192,25 @@ impl Loader {
                 })?;
                 held_by_grub(&listing).map(Some)
             }
-            Self::Uboot => uboot::Environment::of_files(disk)?.held().map(Some),
-            Self::UbootRaw => uboot::Environment::of_partition(disk)?.held().map(Some),
+            Self::Uboot | Self::UbootFile | Self::UbootRaw => {
+                self.environment(disk)?.held().map(Some)
+            }
+            Self::Efi => efi::Variables::of(&store_beside(disk))?.held().map(Some),
         }
     }
 
     /// A variable of U-Boot's environment on a disk.
     pub fn variable(self, disk: &Path, name: &str) -> Result<Option<String>> {
+        self.environment(disk)?.variable(name)
+    }
+
+    /// U-Boot's environment on a disk.
+    fn environment(self, disk: &Path) -> Result<uboot::Environment<'_>> {
         match self {
-            Self::Uboot => uboot::Environment::of_files(disk)?.variable(name),
-            Self::UbootRaw => uboot::Environment::of_partition(disk)?.variable(name),
-            Self::SystemdBoot | Self::Grub | Self::GrubBios => {
+            Self::Uboot => uboot::Environment::of_files(disk),
+            Self::UbootFile => uboot::Environment::of_file(disk),
+            Self::UbootRaw => uboot::Environment::of_partition(disk),
+            Self::SystemdBoot | Self::Grub | Self::GrubBios | Self::Efi => {
                 bail!("{} has no environment of U-Boot's", self.name())
             }
         }
@@ -180,7 +219,7 @@ impl Loader {
     /// Sets variables of the loader on the disk of a machine that is off, with the loader's own tool.
     pub fn set(self, disk: &Path, variables: &[(&str, &str)]) -> Result<()> {
         match self {
-            Self::SystemdBoot => bail!("systemd-boot has no variables on its disk"),
+            Self::SystemdBoot | Self::Efi => bail!("{} has no variables on its disk", self.name()),
             Self::Grub | Self::GrubBios => {
                 let copy = tempfile::NamedTempFile::new().context("making a temporary file")?;
                 esp::copy_out(disk, GRUB_ENVIRONMENT, copy.path())?;
@@ -192,10 +231,39 @@ impl Loader {
                 })?;
                 esp::copy_in(disk, copy.path(), GRUB_ENVIRONMENT)
             }
-            Self::Uboot => uboot::Environment::of_files(disk)?.set(variables),
-            Self::UbootRaw => uboot::Environment::of_partition(disk)?.set(variables),
+            Self::Uboot | Self::UbootFile | Self::UbootRaw => {
+                self.environment(disk)?.set(variables)
+            }
         }
     }
+
+    /// Runs commands of a shell in which `efibootmgr` works on the variables of a machine that is off; `$DISK` is its disk.
+    pub fn with_firmware(self, disk: &Path, commands: &str) -> Result<()> {
+        ensure!(
+            self.firmware() == Firmware::Uefi,
+            "{} has no boot variables",
+            self.name()
+        );
+        let store = store_beside(disk);
+        let variables = efi::Variables::of(&store)?;
+        variables.change(disk, commands)?;
+        variables.store(&store)
+    }
+
+    /// What it says on the console, and stays at, where neither slot can be started; `None` where it starts one all the same.
+    pub const fn stops_with(self) -> Option<&'static str> {
+        match self {
+            Self::SystemdBoot => None,
+            Self::Grub | Self::GrubBios => Some("slotd: NEITHER SLOT CAN BE STARTED"),
+            Self::Uboot | Self::UbootFile | Self::UbootRaw => Some("slotd: no slot can be started"),
+            Self::Efi => Some("UEFI Interactive Shell"),
+        }
+    }
+}
+
+/// The variable store of the machine that has this disk.
+fn store_beside(disk: &Path) -> PathBuf {
+    disk.with_file_name(VARIABLE_STORE)
 }
 
 impl std::str::FromStr for Loader {

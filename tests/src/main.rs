@@ -31,7 +31,7 @@ enum Command {
         /// Show a roll-out instead: two virtual machines that are nodes of a Kubernetes cluster
         #[arg(long)]
         kubernetes: bool,
-        /// The machine's boot loader: systemd-boot, grub or grub-bios on amd64, uboot or uboot-raw on arm64
+        /// The machine's boot loader: systemd-boot, grub, grub-bios or efi on amd64, uboot or uboot-raw on arm64
         #[arg(long, conflicts_with = "kubernetes")]
         loader: Option<Loader>,
         /// The machine's architecture; by default the loader's

@@ -19,6 +19,8 @@ const TOOLS: &[(&str, &str)] = &[
     ("zstd", "zstd"),
     ("curl", "curl"),
     ("tar", "tar"),
+    ("veritysetup", "cryptsetup-bin"),
+    ("objcopy", "binutils"),
     ("setpriv", "util-linux"),
     ("losetup", "mount"),
     ("partx", "util-linux"),

@@ -21,6 +21,8 @@ const SIZE: u64 = 0x4000;
 #[derive(Debug)]
 pub(super) struct Environment<'a> {
     disk: &'a Path,
+    /// Names of the copies.
+    names: &'static [&'static str],
     /// Where the raw copies lie on the disk, in bytes.
     raw: Option<u64>,
     folder: tempfile::TempDir,
@@ -29,8 +31,17 @@ pub(super) struct Environment<'a> {
 impl<'a> Environment<'a> {
     /// The environment that is two files.
     pub(super) fn of_files(disk: &'a Path) -> Result<Self> {
-        let environment = Self::new(disk, None)?;
-        for name in FILES {
+        Self::on_boot_partition(disk, &FILES)
+    }
+
+    /// The environment that is one file.
+    pub(super) fn of_file(disk: &'a Path) -> Result<Self> {
+        Self::on_boot_partition(disk, &FILES[..1])
+    }
+
+    fn on_boot_partition(disk: &'a Path, names: &'static [&'static str]) -> Result<Self> {
+        let environment = Self::new(disk, names, None)?;
+        for name in names {
             esp::copy_out(disk, &format!("/{name}"), &environment.copy(name))?;
         }
         Ok(environment)
@@ -41,7 +52,7 @@ impl<'a> Environment<'a> {
         let file = File::open(disk).with_context(|| format!("opening {}", disk.display()))?;
         let (start, _) =
             partition_range(&file, PARTITION).context("the partition of U-Boot's environment")?;
-        let environment = Self::new(disk, Some(start))?;
+        let environment = Self::new(disk, &FILES, Some(start))?;
         for (name, offset) in FILES.iter().zip([0, SIZE]) {
             let mut bytes = vec![0; usize::try_from(SIZE)?];
             file.read_exact_at(&mut bytes, start + offset)
@@ -51,11 +62,18 @@ impl<'a> Environment<'a> {
         Ok(environment)
     }
 
-    fn new(disk: &'a Path, raw: Option<u64>) -> Result<Self> {
+    fn new(disk: &'a Path, names: &'static [&'static str], raw: Option<u64>) -> Result<Self> {
         let folder = tempfile::tempdir().context("making a temporary folder")?;
-        let environment = Self { disk, raw, folder };
-        let lines =
-            FILES.map(|name| format!("{} 0x0 {SIZE:#x}\n", environment.copy(name).display()));
+        let environment = Self {
+            disk,
+            names,
+            raw,
+            folder,
+        };
+        let lines: Vec<String> = names
+            .iter()
+            .map(|name| format!("{} 0x0 {SIZE:#x}\n", environment.copy(name).display()))
+            .collect();
         fs::write(environment.config(), lines.concat()).context("writing a temporary file")?;
         Ok(environment)
     }
@@ -100,7 +118,7 @@ impl<'a> Environment<'a> {
                 .arg("--script")
                 .arg(&script)
         })?;
-        for (name, offset) in FILES.iter().zip([0, SIZE]) {
+        for (name, offset) in self.names.iter().zip([0, SIZE]) {
             let Some(start) = self.raw else {
                 esp::copy_in(self.disk, &self.copy(name), &format!("/{name}"))?;
                 continue;

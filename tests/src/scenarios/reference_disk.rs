@@ -3,17 +3,58 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::in_machine;
+use super::{in_machine, proved_in_machine};
 use crate::esp;
 use crate::images::V1;
 use crate::lab::Lab;
+use crate::node::{FRESH, Node};
 use crate::runner::Test;
 
 pub(super) fn tests() -> Vec<Test> {
-    vec![in_machine(
-        "vm/the-reference-disk-counts-down-and-falls-back",
-        counts_and_falls_back,
-    )]
+    vec![
+        in_machine(
+            "vm/the-reference-disk-counts-down-and-falls-back",
+            counts_and_falls_back,
+        ),
+        proved_in_machine(
+            "vm/systemd-boot-keeps-a-proven-slot-and-starts-a-spent-one-as-a-last-resort",
+            last_resort,
+        ),
+    ]
+}
+
+/// Ten power cycles take nothing from a proven slot. Where both slots are spent, systemd-boot starts one of them all the same, and
+/// the system that comes up stays.
+fn last_resort(lab: &Lab) -> Result<()> {
+    let mut node = Node::start(lab)?;
+    node.power_cycles(10, &FRESH)?;
+    node.machine.power_cut();
+    let disk = node.machine.disk().path().to_owned();
+    let entry = esp::read(&disk, "/loader/entries/slotd-a.conf")?;
+    esp::write(&disk, "/loader/entries/slotd-a+0-3.conf", &entry)?;
+    let other = entry
+        .replace("version 1", "version 0")
+        .replace("slotd.slot=a", "slotd.slot=b");
+    esp::write(&disk, "/loader/entries/slotd-b+0-2.conf", &other)?;
+    esp::remove(&disk, "/loader/entries/slotd-a.conf")?;
+    node.machine.power_on()?;
+    let boot = node.machine.wait_for_boot()?;
+    boot.expect('A', V1.version())?;
+    let status = node.loader()?;
+    ensure!(
+        status["slots"][0]["booted"] == true
+            && status["loader"]["problems"]
+                .to_string()
+                .contains("noGoodSlot"),
+        "slotd-bootctl status says {status:#}"
+    );
+    // Once all is up nothing has rebooted it.
+    let patience = node.machine.patience(60);
+    node.machine
+        .try_run_within("systemctl is-system-running --wait", patience)?;
+    let id = node.machine.run("cat /proc/sys/kernel/random/boot_id")?;
+    ensure!(id.trim() == boot.id, "the machine rebooted");
+    Ok(())
 }
 
 fn counts_and_falls_back(lab: &Lab) -> Result<()> {

@@ -20,6 +20,9 @@ pub(super) fn tests() -> Vec<Test> {
         in_machine("vm/uboot-script-counts-trials-in-files", |lab| {
             counts(lab, Loader::Uboot)
         }),
+        in_machine("vm/uboot-script-counts-trials-in-one-file", |lab| {
+            counts(lab, Loader::UbootFile)
+        }),
         in_machine("vm/uboot-script-counts-trials-in-a-raw-pair", |lab| {
             counts(lab, Loader::UbootRaw)
         }),
@@ -30,12 +33,14 @@ fn counts(lab: &Lab, loader: Loader) -> Result<()> {
     artifacts::ensure_arm64_packages()?;
     let disk = disk(lab, loader)?;
     let mut machine = Machine::new(Setup {
+        variables: None,
         disk,
         folder: lab.folder().join("machine"),
         acceleration: lab.acceleration_of(Architecture::Arm64)?,
         processors: 1,
         memory: 256,
         forwards: Vec::new(),
+        disks: Vec::new(),
         loader,
     })?;
     let path = machine.disk().path().to_owned();
@@ -132,7 +137,7 @@ fn disk(lab: &Lab, loader: Loader) -> Result<PathBuf> {
 
 fn make(disk: &Path, loader: Loader, slots: &[String]) -> Result<()> {
     process::output_with_errors(
-        &artifacts::build_image_tool()?.join("slotd-mkimage"),
+        &artifacts::build_programs()?.join("slotd-mkimage"),
         |command| {
             command
                 .args(["disk", "--arch", "arm64", "--recipe"])

@@ -132,22 +132,28 @@ fn failing_health(lab: &Lab) -> Result<()> {
 fn panic(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-2.conf"];
     let (_, result) = falls_back(lab, &PANICS, Loader::SystemdBoot, 5, entries)?;
-    given_up_by_the_loader(&result)
+    given_up_by_the_loader(&result, 2)
 }
 
 fn no_agent(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-2.conf"];
     let (_, result) = falls_back(lab, &NO_AGENT, Loader::SystemdBoot, 1, entries)?;
-    given_up_by_the_loader(&result)
+    given_up_by_the_loader(&result, 2)
 }
 
-/// No trial boot got as far as a verdict: the reason is the loader's, after both tries.
-pub(super) fn given_up_by_the_loader(result: &Value) -> Result<()> {
+/// No trial boot got as far as a verdict: the reason is the loader's, after all tries.
+pub(super) fn given_up_by_the_loader(result: &Value, tries: u32) -> Result<()> {
     let failure = &result["failure"];
+    let tries = if tries == 1 {
+        "1 try".to_owned()
+    } else {
+        format!("{tries} tries")
+    };
+    let reason = format!(
+        "the boot loader gave slot B up after {tries} without a verdict of its own: no agent there reported"
+    );
     ensure!(
-        failure["reason"]
-            == "the boot loader gave slot B up after 2 tries without a verdict of its own: no agent there reported"
-            && failure["check"].is_null(),
+        failure["reason"] == reason.as_str() && failure["check"].is_null(),
         "the history says {result:#}"
     );
     Ok(())

@@ -148,7 +148,6 @@ pub(crate) fn places(admin: &Client) -> Result<Value> {
     Ok(map["data"].clone())
 }
 
-/// An error unless every node runs this version, and takes pods.
 /// Waits until no place is held.
 pub(crate) fn places_given_back(admin: &Client) -> Result<()> {
     wait_until("places that are given back", PATIENCE, || {
@@ -161,6 +160,7 @@ pub(crate) fn places_given_back(admin: &Client) -> Result<()> {
     })
 }
 
+/// An error unless every node runs this version, and takes pods.
 pub(crate) fn run_version(fleet: &Fleet<'_>, version: &str) -> Result<()> {
     for node in fleet.nodes() {
         let boot = node.boot()?;

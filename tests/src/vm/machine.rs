@@ -6,18 +6,20 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::qemu::{Hardware, Qemu};
+use super::qemu::{Hardware, MoreDisk, Qemu};
 use super::shell::{End, Output, Shell};
 use super::socket;
 use super::{Acceleration, Console};
 use crate::disk::Disk;
-use crate::loader::Loader;
+use crate::loader::{Loader, VARIABLE_STORE};
 
 /// How to set a machine up.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// The disk that the machine gets a copy of.
     pub disk: PathBuf,
+    /// The firmware's variables that it gets a copy of; none at first where this is `None`.
+    pub variables: Option<PathBuf>,
     /// Folder for the machine's own files.
     pub folder: PathBuf,
     /// How the guest is executed.
@@ -28,6 +30,8 @@ pub struct Setup {
     pub memory: u32,
     /// Pairs of a port of this machine's loopback and the guest's port it leads to.
     pub forwards: Vec<(u16, u16)>,
+    /// Disks beside the one it boots from; what the guest writes to them is lost with the power.
+    pub disks: Vec<MoreDisk>,
     /// The disk's boot loader.
     pub loader: Loader,
 }
@@ -83,6 +87,11 @@ impl Machine {
                 .arg(&setup.disk)
                 .arg(&disk)
         })?;
+        if let Some(variables) = &setup.variables {
+            let copy = setup.folder.join(VARIABLE_STORE);
+            fs::copy(variables, &copy)
+                .with_context(|| format!("copying {}", variables.display()))?;
+        }
         let console = Console::new(&setup.folder.join("console.log"));
         Ok(Self {
             setup,
@@ -131,15 +140,7 @@ impl Machine {
         }
         self.console.new_lines()?;
         self.began = Instant::now();
-        let mut qemu = Qemu::start(&Hardware {
-            folder: &self.setup.folder,
-            disk: self.disk.path(),
-            acceleration: self.setup.acceleration,
-            processors: self.setup.processors,
-            memory: self.setup.memory,
-            forwards: &self.setup.forwards,
-            firmware: self.setup.loader.firmware(),
-        })?;
+        let mut qemu = Qemu::start(&self.hardware())?;
         match Shell::connect(&self.setup.folder, Duration::from_secs(10)) {
             Ok(shell) => self.shell = Some(shell),
             Err(error) => {
@@ -149,6 +150,26 @@ impl Machine {
         }
         self.qemu = Some(qemu);
         Ok(())
+    }
+
+    fn hardware(&self) -> Hardware<'_> {
+        Hardware {
+            folder: &self.setup.folder,
+            disk: self.disk.path(),
+            acceleration: self.setup.acceleration,
+            processors: self.setup.processors,
+            memory: self.setup.memory,
+            forwards: &self.setup.forwards,
+            disks: &self.setup.disks,
+            firmware: self.setup.loader.firmware(),
+        }
+    }
+
+    /// A file with the device tree that an ARM64 machine's board has.
+    pub fn device_tree(&self) -> Result<PathBuf> {
+        let file = self.setup.folder.join("device-tree.dtb");
+        Qemu::device_tree(&self.hardware(), &file)?;
+        Ok(file)
     }
 
     /// Pulls the plug.

@@ -10,4 +10,5 @@ pub mod socket;
 pub use accel::{Acceleration, probe};
 pub use console::Console;
 pub use machine::{Boot, Machine, Setup};
+pub use qemu::{Bus, MoreDisk};
 pub use shell::{End, Output, Shell, quote};

@@ -2,28 +2,59 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
 use super::Acceleration;
 use super::socket;
-use crate::loader::Firmware;
+use crate::loader::{EMPTY_STORE, Firmware, VARIABLE_STORE};
+use crate::process;
 
 /// Debian's UEFI firmware for virtual machines.
 const FIRMWARE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
-/// Debian's U-Boot for QEMU's ARM64 board.
+/// QEMU's ARM64 board, and a processor of those that U-Boot starts.
+const BOARD: &str = "virt,gic-version=2";
+const PROCESSOR: &str = "cortex-a57";
+/// Debian's U-Boot for it.
 const UBOOT: &str = "/usr/lib/u-boot/qemu_arm64/u-boot.bin";
-/// A machine's own variable store, in its folder.
-const VARIABLES_COPY: &str = "vars.fd";
-/// Its empty variable store.
-const VARIABLES: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 
 /// A running QEMU. Killed when it goes, and by the kernel when the thread that started it dies.
 #[derive(Debug)]
 pub(crate) struct Qemu {
     child: Child,
+}
+
+/// What a disk is attached to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bus {
+    /// A virtio block device.
+    Virtio,
+    /// A SCSI disk.
+    Scsi,
+}
+
+impl Bus {
+    /// QEMU's devices for a drive of that name.
+    fn devices(self, drive: &str) -> Vec<String> {
+        match self {
+            Self::Virtio => vec![format!("virtio-blk-pci,drive={drive}")],
+            Self::Scsi => vec![
+                format!("virtio-scsi-pci,id=scsi-{drive}"),
+                format!("scsi-hd,bus=scsi-{drive}.0,drive={drive}"),
+            ],
+        }
+    }
+}
+
+/// A disk beside the one that a machine boots from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MoreDisk {
+    /// What it is attached to.
+    pub bus: Bus,
+    /// Its file, which is not changed.
+    pub file: PathBuf,
 }
 
 /// What a machine is made of.
@@ -36,6 +67,7 @@ pub(crate) struct Hardware<'a> {
     pub(crate) memory: u32,
     /// Pairs of a port of this machine's loopback and the guest's port it leads to.
     pub(crate) forwards: &'a [(u16, u16)],
+    pub(crate) disks: &'a [MoreDisk],
     pub(crate) firmware: Firmware,
 }
 
@@ -43,10 +75,10 @@ impl Qemu {
     /// Switches a machine on. Its firmware variables are kept in its folder.
     pub(crate) fn start(hardware: &Hardware<'_>) -> Result<Self> {
         let folder = hardware.folder;
-        let variables = folder.join(VARIABLES_COPY);
+        let variables = folder.join(VARIABLE_STORE);
         if hardware.firmware == Firmware::Uefi && !variables.exists() {
-            std::fs::copy(VARIABLES, &variables)
-                .with_context(|| format!("copying {VARIABLES} to {}", variables.display()))?;
+            std::fs::copy(EMPTY_STORE, &variables)
+                .with_context(|| format!("copying {EMPTY_STORE} to {}", variables.display()))?;
         }
         let errors = File::create(folder.join("qemu.log")).context("creating qemu.log")?;
         let child = Self::command(hardware)?
@@ -77,14 +109,12 @@ impl Qemu {
                 .args(["qemu-system-x86_64", "-M", "q35"])
                 .args(hardware.acceleration.arguments()),
             // A processor of those boards, always translated.
-            Firmware::Uboot => command
-                .args(["qemu-system-aarch64", "-M", "virt,gic-version=2"])
-                .args([
-                    "-accel",
-                    "tcg,thread=multi,tb-size=256",
-                    "-cpu",
-                    "cortex-a57",
-                ]),
+            Firmware::Uboot => command.args(["qemu-system-aarch64", "-M", BOARD]).args([
+                "-accel",
+                "tcg,thread=multi,tb-size=256",
+                "-cpu",
+                PROCESSOR,
+            ]),
         };
         command
             .args(["-display", "none"])
@@ -134,7 +164,7 @@ impl Qemu {
                         &format!("if=pflash,format=raw,readonly=on,file={FIRMWARE}"),
                         "-drive",
                     ])
-                    .arg(format!("if=pflash,format=raw,file={VARIABLES_COPY}"));
+                    .arg(format!("if=pflash,format=raw,file={VARIABLE_STORE}"));
             }
         }
         command
@@ -144,7 +174,33 @@ impl Qemu {
                 &disk,
             ))
             .args(["-device", "nvme,drive=disk,serial=slotd,bootindex=1"]);
+        for (index, more) in hardware.disks.iter().enumerate() {
+            let file = std::path::absolute(&more.file)
+                .with_context(|| format!("finding {}", more.file.display()))?;
+            let drive = format!("more{index}");
+            command.arg("-drive").arg(option(
+                &format!("format=raw,if=none,snapshot=on,id={drive},file="),
+                &file,
+            ));
+            for device in more.bus.devices(&drive) {
+                command.arg("-device").arg(device);
+            }
+        }
         Ok(command)
+    }
+
+    /// Writes the device tree that an ARM64 board of this hardware has to a file.
+    pub(crate) fn device_tree(hardware: &Hardware<'_>, file: &Path) -> Result<()> {
+        let mut machine = OsString::from(format!("{BOARD},dumpdtb="));
+        machine.push(file);
+        process::run("qemu-system-aarch64", |command| {
+            command
+                .arg("-M")
+                .arg(machine)
+                .args(["-cpu", PROCESSOR, "-display", "none"])
+                .args(["-smp", &hardware.processors.to_string()])
+                .args(["-m", &hardware.memory.to_string()])
+        })
     }
 
     /// An error when QEMU has ended.
@@ -195,6 +251,7 @@ mod tests {
             processors: 1,
             memory: 512,
             forwards: &[],
+            disks: &[],
             firmware: Firmware::Uefi,
         })
         .unwrap();

@@ -68,27 +68,10 @@ impl Rig {
     pub(super) fn with_ext4(lab: &Lab, kind: Kind, sector: Sector) -> Result<Self> {
         let folder = lab.folder().join(format!("{kind:?}-{}", sector.bytes()));
         let tree = tree(&folder)?;
-        let make = |image: &Path, size: &str| {
-            process::run("mke2fs", |command| {
-                command
-                    .args([
-                        "-q",
-                        "-t",
-                        "ext4",
-                        "-b",
-                        "4096",
-                        "-U",
-                        "7c01f2a8-6f0e-4c3f-b0a6-55d7e6d3a111",
-                        "-d",
-                    ])
-                    .args([&tree, image])
-                    .arg(size)
-            })
-        };
         let (inner, image) = (folder.join("inner.img"), folder.join("slot.img"));
-        make(&inner, "48M")?;
+        ext4(&tree, &inner, "48M")?;
         fs::rename(&inner, tree.join("inner.img")).context("moving the inner image")?;
-        make(&image, "192M")?;
+        ext4(&tree, &image, "192M")?;
         Self::new(folder, kind, sector, &image)
     }
 
@@ -289,13 +272,24 @@ impl Rig {
     }
 }
 
+/// Makes an image of a tree, of this size in mke2fs's words.
+pub(super) fn ext4(tree: &Path, image: &Path, size: &str) -> Result<()> {
+    process::run("mke2fs", |command| {
+        command
+            .args(["-q", "-t", "ext4", "-b", "4096"])
+            .args(["-U", "7c01f2a8-6f0e-4c3f-b0a6-55d7e6d3a111", "-d"])
+            .args([tree, image])
+            .arg(size)
+    })
+}
+
 /// The files of a root that has nothing but the slot tool.
-fn tree(folder: &Path) -> Result<PathBuf> {
+pub(super) fn tree(folder: &Path) -> Result<PathBuf> {
     let tree = folder.join("tree");
     for name in ["proc", "sys", "dev", "run"] {
         fs::create_dir_all(tree.join(name)).context("making a folder")?;
     }
-    let program = artifacts::build_slot_tool()?;
+    let program = artifacts::build_programs()?.join("slotd-bootctl");
     let libraries = process::output("ldd", |command| command.arg(&program))?;
     let libraries = libraries
         .split_whitespace()
