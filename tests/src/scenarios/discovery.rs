@@ -2,6 +2,7 @@
 //! loop disk as its root, in a mount namespace and a chroot. The whole matrix is in the crate's own tests, on trees that look
 //! like machines; here the kernel itself says what there is, and `partx` what partitions are called.
 
+mod guest;
 mod look;
 mod rig;
 
@@ -15,14 +16,16 @@ use crate::loopdisk::Sector;
 use crate::runner::Test;
 
 pub(super) fn tests() -> Vec<Test> {
-    vec![
+    let mut tests = vec![
         on_loop_disk("loop/discovery-on-a-guid-table", guid_table),
         on_loop_disk("loop/discovery-on-a-dos-table", dos_table),
         Test {
             unavailable: without_btrfs,
             ..on_loop_disk("loop/discovery-of-twins-on-btrfs", btrfs)
         },
-    ]
+    ];
+    tests.extend(guest::tests());
+    tests
 }
 
 fn without_btrfs() -> Option<&'static str> {
