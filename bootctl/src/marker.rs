@@ -29,6 +29,9 @@ pub(crate) struct BootRecord {
     /// Kernel options of the image.
     #[serde(default)]
     pub(crate) cmdline: Option<String>,
+    /// Kernel options of the configuration when the image was staged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) options: Option<String>,
     /// Whether the kernel is a unified image, which a reader that does not know this starts as well.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) unified: bool,
@@ -112,6 +115,7 @@ mod tests {
             boot: Some(BootRecord {
                 title: Some("Debian GNU/Linux 12".to_owned()),
                 cmdline: Some("console=ttyS0 quiet".to_owned()),
+                options: None,
                 unified: false,
                 kernel: FileRecord {
                     size: 7_000_000,

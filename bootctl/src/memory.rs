@@ -38,6 +38,7 @@ impl MemoryBackend {
             image_a: None,
             image_b: None,
             booted,
+            restorable: None,
         };
         Self {
             inner: Mutex::new(Inner {

@@ -85,6 +85,7 @@ impl<S: RecordStore> RecordBackend<S> {
             image_a: a.map(|marker| marker.image),
             image_b: b.map(|marker| marker.image),
             booted,
+            restorable: self.store.restorable(booted)?,
         };
         Ok((situation, problems))
     }
@@ -232,7 +233,7 @@ impl<S: RecordStore> Backend for RecordBackend<S> {
         slot: &VerifiedSlot,
         view: &SlotView,
         staged: &StagedImage,
-        _options: &BootOptions,
+        options: &BootOptions,
     ) -> Result<()> {
         self.store.check_image(&view.facts)?;
         let _lock = self.store.lock()?;
@@ -251,6 +252,7 @@ impl<S: RecordStore> Backend for RecordBackend<S> {
         let boot = BootRecord {
             title: view.facts.pretty_name().map(str::to_owned),
             cmdline: view.facts.cmdline.clone(),
+            options: Some(options.extra.clone()).filter(|extra| !extra.is_empty()),
             kernel: copied.kernel,
             initrd: copied.initrd,
             ..BootRecord::default()

@@ -17,6 +17,8 @@ pub(crate) struct Situation {
     pub(crate) image_a: Option<StagedImage>,
     pub(crate) image_b: Option<StagedImage>,
     pub(crate) booted: Booted,
+    /// The slot whose entry the loader lost, and that marking it good makes one for.
+    pub(crate) restorable: Option<SlotName>,
 }
 
 impl Situation {
@@ -189,6 +191,7 @@ impl Situation {
     fn mark_good(&self, slot: SlotName) -> Result<()> {
         match self.state(slot) {
             SlotState::Good => Ok(()),
+            SlotState::Empty if self.is_booted(slot) && self.restorable == Some(slot) => Ok(()),
             SlotState::Empty => Err(rejected(format!(
                 "the boot loader knows no image in slot {slot}"
             ))),

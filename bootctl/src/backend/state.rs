@@ -127,6 +127,8 @@ pub enum ProblemCode {
     Unreadable,
     /// A default set elsewhere, or an entry that is not ours, comes before the slots.
     ForeignDefault,
+    /// The slot that runs has no entry in the loader's data any more.
+    EntryLost,
     /// Neither slot is good.
     NoGoodSlot,
     /// The place of the loader's data is not writable.

@@ -100,6 +100,12 @@ impl BootVariables {
         Ok(read)
     }
 
+    /// The option that `BootNext` leads to. One that is not there is passed over by the firmware.
+    pub(crate) fn leads_to(&self) -> Option<u16> {
+        self.next
+            .filter(|next| self.options.contains_key(next) || self.unreadable.contains_key(next))
+    }
+
     /// A number that nothing has, and nothing speaks of: an old one in `BootCurrent` would make a trial of this boot.
     pub(crate) fn free_number(&self) -> Option<u16> {
         (0..=u16::MAX).find(|number| {

@@ -114,13 +114,15 @@ impl BootVariables {
     }
 }
 
-/// What the trial option of an armed slot has to be.
-pub(crate) struct TrialOption {
+/// What an option has to be: that of a trial, or a proven one that the firmware lost.
+pub(crate) struct MadeOption {
     pub(crate) slot: SlotName,
+    pub(crate) role: Role,
     pub(crate) option: LoadOption,
 }
 
-/// The steps to `wanted`. `trial` is what an armed slot's option has to be; without it the one that is there stays.
+/// The steps to `wanted`. Of `made`, a trial's is what an armed slot's option has to be; without it the one that is there
+/// stays. A good one is for a slot of which the firmware holds none.
 ///
 /// # Errors
 /// [`Error::Refused`] where a slot was to be proven or tried of which the firmware holds no option.
@@ -129,7 +131,7 @@ pub(crate) fn steps(
     esp: Uuid,
     booted: Booted,
     wanted: &Record,
-    trial: Option<&TrialOption>,
+    made: &[MadeOption],
 ) -> Result<Vec<Step>> {
     let mut plan = Plan {
         now: variables.clone(),
@@ -138,7 +140,7 @@ pub(crate) fn steps(
         steps: Vec::new(),
     };
     for slot in SlotName::BOTH {
-        plan.prepare(slot, wanted.state(slot), trial)?;
+        plan.prepare(slot, wanted.state(slot), made)?;
     }
     let armed = plan.armed(wanted);
     plan.take_back_next(armed);
@@ -194,14 +196,13 @@ impl Plan {
     }
 
     /// What changes nothing about the next boot, and is there before something leads to it.
-    fn prepare(
-        &mut self,
-        slot: SlotName,
-        wanted: SlotState,
-        trial: Option<&TrialOption>,
-    ) -> Result<()> {
+    fn prepare(&mut self, slot: SlotName, wanted: SlotState, made: &[MadeOption]) -> Result<()> {
         let missing = |what: &str| Error::Refused {
             reason: format!("the firmware holds no option of slot {slot} that could be {what}"),
+        };
+        let made = |role| {
+            let of_slot = |made: &&MadeOption| made.slot == slot && made.role == role;
+            made.iter().find(of_slot).map(|made| made.option.clone())
         };
         let tried = self.trial_of(slot);
         match wanted {
@@ -217,16 +218,14 @@ impl Plan {
                 let option = match (&tried, &known) {
                     (Some((_, trial)), _) => proven(slot, trial),
                     (None, Some((_, good))) => good.clone().with_active(true),
-                    (None, None) => return Err(missing("proven")),
+                    (None, None) => made(Role::Good).ok_or_else(|| missing("proven"))?,
                 };
                 let why = format!("the option that starts slot {slot} once it is in BootOrder");
                 self.put(known.map(|(number, _)| number), option, why)
             }
             SlotState::Trial { left: 1.., .. } => {
-                let wanted = trial.filter(|trial| trial.slot == slot);
                 let number = tried.as_ref().map(|(number, _)| *number);
-                let option = wanted.map(|trial| trial.option.clone());
-                let option = option.or_else(|| Some(tried?.1.with_active(true)));
+                let option = made(Role::Trial).or_else(|| Some(tried?.1.with_active(true)));
                 let why = format!("the option that tries slot {slot}; only BootNext starts it");
                 self.put(number, option.ok_or_else(|| missing("tried"))?, why)
             }

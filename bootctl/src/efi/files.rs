@@ -47,7 +47,12 @@ impl BootFiles {
 
     /// Whether the slot has a kernel there.
     pub(crate) fn has_kernel(&self, slot: SlotName) -> bool {
-        self.folder(slot).join(KERNEL).is_file()
+        self.kernel(slot).is_file()
+    }
+
+    /// The slot's kernel there.
+    pub(crate) fn kernel(&self, slot: SlotName) -> PathBuf {
+        self.folder(slot).join(KERNEL)
     }
 
     /// Whether the slot has an initrd there.

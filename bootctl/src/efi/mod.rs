@@ -13,6 +13,7 @@ mod planning;
 mod preflight;
 mod problems;
 mod program;
+mod restore;
 mod store;
 mod variables;
 

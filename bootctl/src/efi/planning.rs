@@ -46,7 +46,7 @@ pub(crate) fn simulate(
             variables.current = variables.current.filter(|_| !running).or(Some(number));
         }
     }
-    for step in steps(variables, esp.signature, booted, before, None)? {
+    for step in steps(variables, esp.signature, booted, before, &[])? {
         variables.apply(&step.change);
     }
     Ok(())

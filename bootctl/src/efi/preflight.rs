@@ -116,7 +116,7 @@ fn precedence(store: &EfiStore, variables: &BootVariables, slot: SlotName) -> Ve
             }
         }
     }
-    if let Some(next) = variables.next.filter(|next| own.is(*next).is_none()) {
+    if let Some(next) = variables.leads_to().filter(|next| own.is(*next).is_none()) {
         found.push(refusal(
             RefusalCode::OneShotSet,
             format!(

@@ -34,11 +34,29 @@ impl EfiStore {
                 ),
             );
         }
-        if let Some(next) = variables.next.filter(|next| own.is(*next).is_none()) {
+        if let Some(next) = variables.leads_to().filter(|next| own.is(*next).is_none()) {
             let name = variables.name_of(next);
             add(
                 ProblemCode::ForeignDefault,
                 format!("BootNext is {name}, which is not slotd's: the next boot starts it"),
+            );
+        }
+        if let Some(slot) = self.lost(variables, booted) {
+            let missing = if self.files.has_kernel(slot) {
+                String::new()
+            } else {
+                let kernel = program(slot);
+                format!(
+                    ", once its kernel is at {kernel} on {}",
+                    self.esp.shown.display()
+                )
+            };
+            add(
+                ProblemCode::EntryLost,
+                format!(
+                    "slot {slot} runs, but the firmware has no option of it and would not start it again: \
+                     `slotd-bootctl mark-good` makes one{missing}"
+                ),
             );
         }
         for slot in SlotName::BOTH {

@@ -5,7 +5,7 @@ use uuid::Uuid;
 use super::boot_manager::{
     BootVariables, Role, description, foreign_first, option_name, program, record,
 };
-use super::changes::{Change, Step, TrialOption, steps};
+use super::changes::{Change, MadeOption, Step, steps};
 use super::files::BootFiles;
 use super::load_option::LoadOption;
 use super::place::Esp;
@@ -56,8 +56,11 @@ impl EfiStore {
         self.esp.drive.signature
     }
 
-    fn trial_option(&self, arming: &Arming<'_>) -> Result<TrialOption> {
-        let slot = arming.slot;
+    /// The partition that an option names as a slot's root.
+    ///
+    /// # Errors
+    /// [`Error::Slots`] where it cannot name one.
+    pub(super) fn partition(&self, slot: SlotName) -> Result<Uuid> {
         if self.usr_slots {
             return Err(Error::Slots {
                 problem: USR_SLOTS.to_owned(),
@@ -68,18 +71,20 @@ impl EfiStore {
             SlotName::A => a,
             SlotName::B => b,
         };
-        let Some(partition) = partition else {
-            return Err(Error::Slots {
-                problem: format!(
-                    "slot {slot} has no partition UUID that an option could name as root"
-                ),
-            });
-        };
+        partition.ok_or_else(|| Error::Slots {
+            problem: format!("slot {slot} has no partition UUID that an option could name as root"),
+        })
+    }
+
+    fn trial_option(&self, arming: &Arming<'_>) -> Result<MadeOption> {
+        let slot = arming.slot;
+        let partition = self.partition(slot)?;
         let initrd = self.files.has_initrd(slot);
         let line = options::trial(slot, partition, initrd, arming.options, arming.boot)?;
         let name = description(slot, Role::Trial);
-        Ok(TrialOption {
+        Ok(MadeOption {
             slot,
+            role: Role::Trial,
             option: LoadOption::new(&name, &self.esp.drive, &program(slot), &line),
         })
     }
@@ -92,7 +97,9 @@ impl EfiStore {
         arming: Option<&Arming<'_>>,
     ) -> Result<Vec<Step>> {
         let trial = arming.map(|arming| self.trial_option(arming)).transpose()?;
-        steps(variables, self.esp_uuid(), booted, wanted, trial.as_ref())
+        let lost = self.lost_option(variables, booted, wanted)?;
+        let made: Vec<MadeOption> = trial.into_iter().chain(lost).collect();
+        steps(variables, self.esp_uuid(), booted, wanted, &made)
     }
 
     /// One variable, durable and read back when it returns.
@@ -245,6 +252,10 @@ impl RecordStore for EfiStore {
 
     fn takes_options(&self) -> bool {
         true
+    }
+
+    fn restorable(&self, booted: Booted) -> Result<Option<SlotName>> {
+        Ok(self.lost(&self.read()?, booted))
     }
 
     fn check_image(&self, facts: &ImageFacts) -> Result<()> {

@@ -2,6 +2,7 @@
 
 mod fallback;
 mod refusals;
+mod restore;
 
 use std::cell::Cell;
 use std::fs;

@@ -111,6 +111,15 @@ pub(crate) trait RecordStore: fmt::Debug + Send + Sync {
         true
     }
 
+    /// The booted slot, where the loader's data speaks of it no more and can be made to again: by
+    /// [`RecordStore::commit`], once the slot is wanted good.
+    ///
+    /// # Errors
+    /// When the loader's data cannot be read.
+    fn restorable(&self, _booted: Booted) -> Result<Option<SlotName>> {
+        Ok(None)
+    }
+
     /// Whether the loader could start what lies in the slot.
     fn check_image(&self, facts: &ImageFacts) -> Result<()>;
 

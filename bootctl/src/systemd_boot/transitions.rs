@@ -55,6 +55,7 @@ impl Circumstances {
             image_a: a.marker.map(|marker| marker.image),
             image_b: b.marker.map(|marker| marker.image),
             booted: self.booted,
+            restorable: None,
         }
     }
 

@@ -186,6 +186,7 @@ fn a_partition_that_is_not_fat_or_full_is_refused() {
         boot_files: Some(u64::MAX / 2),
         extra: String::new(),
     };
+    let before = machine.bytes();
     let found = machine.backend().preflight(&request);
     assert!(
         found
@@ -193,6 +194,7 @@ fn a_partition_that_is_not_fat_or_full_is_refused() {
             .any(|refusal| refusal.code == RefusalCode::NoSpace),
         "{found:?}"
     );
+    assert_eq!(machine.bytes(), before);
 }
 
 #[test]
