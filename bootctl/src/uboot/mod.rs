@@ -59,4 +59,6 @@ pub(crate) fn open(
 }
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 mod oracle;
