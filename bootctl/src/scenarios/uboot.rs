@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::machines::{Machine, image_tree, scratch};
 use super::{A, B, boots, trial};
-use crate::backend::{Backend, Counting, ProblemCode, SlotState};
+use crate::backend::{Backend, Counting, Problem, ProblemCode, SlotState};
 use crate::fixture::FixtureNode;
 use crate::inspect::SlotView;
 use crate::markers::Markers;
@@ -206,25 +206,6 @@ impl Machine for Uboot {
 }
 
 #[test]
-fn a_proven_slot_is_power_cycled_ten_times_without_being_demoted() {
-    for mut machine in Uboot::every_kind() {
-        machine.stage_and_arm(B);
-        machine.power_cycle();
-        machine.backend().mark_good(B).unwrap();
-        for _ in 0..10 {
-            assert_eq!(machine.power_cycle(), Some(B));
-            assert_eq!(machine.states(), (SlotState::Good, SlotState::Good));
-            if !machine.spares_proven_slots() {
-                // What it takes on a disk with RAUC's script.
-                let state = machine.backend().state().unwrap();
-                assert_eq!(state.counting, Counting::EveryBoot);
-                machine.backend().mark_good(B).unwrap();
-            }
-        }
-    }
-}
-
-#[test]
 fn a_proven_slot_that_raucs_script_counted_down_gets_its_tries_back_and_that_is_said_before() {
     let mut machine = Uboot::new(Medium::Raw, UbootConvention::Rauc);
     machine.stage_and_arm(B);
@@ -297,6 +278,19 @@ fn where_no_slot_can_be_started_our_script_stops_and_the_others_go_on() {
     for _ in 0..3 {
         assert_eq!(machine.power_cycle(), Some(A));
         assert_eq!(machine.states(), (SlotState::Bad, SlotState::Bad));
+        // And that is said.
+        assert_eq!(machine.next(), boots(A, false));
+        let problems = machine.backend().state().unwrap().problems;
+        for (code, words) in [
+            (
+                ProblemCode::PromiseNotKept,
+                "where both slots are bad, U-Boot starts the last one without end",
+            ),
+            (ProblemCode::NoGoodSlot, "neither slot is good"),
+        ] {
+            let said = |problem: &Problem| problem.code == code && problem.message.contains(words);
+            assert!(problems.iter().any(said), "{words}: {problems:?}");
+        }
     }
 }
 

@@ -167,6 +167,14 @@ impl Machine for InGrub {
     fn view(&self) -> SlotView {
         image_tree(&self.dir.path().join("image"))
     }
+
+    fn tries(&self) -> u32 {
+        if self.spares_proven_slots() { 3 } else { 1 }
+    }
+
+    fn spares_proven_slots(&self) -> bool {
+        !matches!(self.firmware, Firmware::Rauc { .. })
+    }
 }
 
 fn value(bytes: &[u8], name: &str) -> Option<String> {
