@@ -116,6 +116,17 @@ impl Gptprio {
             .chain(&found.tables.warnings)
             .map(|obstacle| refuse(RefusalCode::Unreadable, obstacle))
             .collect();
+        if !found.bits.speaks() {
+            refusals.push(Refusal {
+                code: RefusalCode::LoaderDataMissing,
+                message: format!(
+                    "{}: neither slot's entry carries attributes, so no loader that goes by them is known to be \
+                     in use here; set `loader` to the one that starts this machine, or give the running slot's \
+                     entry what that loader needs (`cgpt add -i NUMBER -P 15 -S 1 DISK`)",
+                    self.shown
+                ),
+            });
+        }
         if self.usr_slots {
             refusals.push(refuse(RefusalCode::UnsupportedLayout, USR_SLOTS));
         }

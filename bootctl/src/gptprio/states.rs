@@ -51,6 +51,12 @@ impl Bits {
         }
     }
 
+    /// Whether either partition carries a priority or is marked successful.
+    pub(super) fn speaks(&self) -> bool {
+        let carries = |boot: Boot| boot.priority > 0 || boot.successful;
+        carries(self.a) || carries(self.b)
+    }
+
     /// What the bits mean.
     pub(super) fn record(&self, booted: Booted) -> Record {
         Record {

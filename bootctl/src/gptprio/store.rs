@@ -72,10 +72,7 @@ pub(crate) fn carries_attributes(system: &System, table: &SlotTable) -> Result<b
             problem: USR_SLOTS.to_owned(),
         });
     }
-    let bits = store.find(&store.node.open()?)?.bits;
-    Ok([bits.a, bits.b]
-        .iter()
-        .any(|boot| boot.priority > 0 || boot.successful))
+    Ok(store.find(&store.node.open()?)?.bits.speaks())
 }
 
 impl Gptprio {

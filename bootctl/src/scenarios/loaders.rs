@@ -4,12 +4,13 @@ use std::fs;
 
 use tempfile::TempDir;
 
-use crate::backend::Backend;
-use crate::error::{Error, Result};
+use super::machines::bytes;
+use crate::backend::{Backend, PreflightRequest, Refusal, RefusalCode, SlotState};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fixture::FixtureNode;
 use crate::grub::GrubSetting;
 use crate::loader::{LoaderKind, LoaderSetting};
-use crate::slot::SlotSettings;
+use crate::slot::{SlotName, SlotSettings};
 use crate::table::SlotTable;
 
 const ROOT: &str = "22 1 254:2 / / ro - ext4 /dev/root ro\n";
@@ -52,7 +53,10 @@ impl Two {
     }
 
     fn problem(&self) -> String {
-        match self.open().unwrap_err() {
+        let before = bytes(&self.node);
+        let error = self.open().unwrap_err();
+        assert_eq!(bytes(&self.node), before, "{error}");
+        match error {
             Error::NoLoader { problem } => problem,
             other => panic!("{other}"),
         }
@@ -112,7 +116,82 @@ fn what_cannot_be_read_is_an_error_and_not_a_loader_less() {
     fs::create_dir_all(&etc).unwrap();
     fs::write(etc.join("fw_env.config"), "/other/uboot.env 0 0x2000\n").unwrap();
     fs::write(two.node.system().path("/other/uboot.env"), [7; 0x2000]).unwrap();
+    let before = bytes(&two.node);
     let error = two.open().unwrap_err();
+    assert_eq!(bytes(&two.node), before);
     assert!(!matches!(error, Error::NoLoader { .. }), "{error}");
     assert!(error.chain().contains("uboot.env"), "{}", error.chain());
+}
+
+/// A machine with slots and no loader's data: no firmware's variables, no partition of its, nothing of GRUB's or U-Boot's,
+/// and no attributes.
+fn bare() -> (TempDir, FixtureNode) {
+    let dir = tempfile::tempdir().unwrap();
+    let node = FixtureNode::create(&dir.path().join("node")).unwrap();
+    fs::remove_dir_all(node.esp()).unwrap();
+    fs::remove_dir_all(node.system().sys("firmware/efi")).unwrap();
+    node.set_mounts(ROOT).unwrap();
+    node.set_command_line("slotd.slot=a").unwrap();
+    (dir, node)
+}
+
+#[test]
+fn a_loader_that_the_machine_lacks_is_refused_with_the_reason_and_nothing_is_changed() {
+    let (_dir, node) = bare();
+    let table = SlotTable::discover(&node.system(), &SlotSettings::Auto, None).unwrap();
+    let request = PreflightRequest {
+        slot: SlotName::B,
+        boot_files: Some(1024),
+        extra: String::new(),
+    };
+    // The lock file that U-Boot's own tools take, too, is in memory.
+    let bytes = || {
+        let mut files = bytes(&node);
+        files.retain(|(path, _)| !path.ends_with("var/lock/fw_printenv.lock"));
+        files
+    };
+    let before = bytes();
+    for (kind, words) in [
+        (LoaderKind::SystemdBoot, "/efi is not a mount point"),
+        (LoaderKind::Grub, "no grubenv and no grub.cfg in /boot/grub"),
+        (LoaderKind::Uboot, "/etc/fw_env.config"),
+        (
+            LoaderKind::Gptprio,
+            "neither slot's entry carries attributes",
+        ),
+        (LoaderKind::Efi, "was not started by EFI firmware"),
+    ] {
+        let setting = LoaderSetting {
+            kind,
+            ..LoaderSetting::default()
+        };
+        match setting.open(&node.system(), &table) {
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Configuration, "{kind}: {error}");
+                assert!(error.chain().contains(words), "{kind}: {}", error.chain());
+            }
+            // Where the data is only looked at when it is used.
+            Ok(backend) => {
+                let refusals = backend.preflight(&request);
+                let missing = |refusal: &Refusal| {
+                    refusal.code == RefusalCode::LoaderDataMissing
+                        && refusal.message.contains(words)
+                };
+                assert!(refusals.iter().any(missing), "{kind}: {refusals:?}");
+                if let Ok(state) = backend.state() {
+                    assert_eq!(state.slot(SlotName::A), SlotState::Empty, "{kind}");
+                }
+                for error in [
+                    backend.mark_good(SlotName::A).unwrap_err(),
+                    backend.select(SlotName::A).unwrap_err(),
+                ] {
+                    assert!(
+                        matches!(error.kind(), ErrorKind::Configuration | ErrorKind::Reject),
+                        "{kind}: {error}"
+                    );
+                }
+            }
+        }
+        assert_eq!(bytes(), before, "{kind}");
+    }
 }

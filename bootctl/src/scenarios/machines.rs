@@ -139,25 +139,30 @@ impl OnDisk {
 
     /// Sum of every file of the node: partitions, devices, EFI variables.
     pub(crate) fn bytes(&self) -> Vec<(PathBuf, u32)> {
-        let mut files = Vec::new();
-        let mut pending = vec![self.node.system().path("/")];
-        while let Some(directory) = pending.pop() {
-            for entry in fs::read_dir(directory).unwrap() {
-                let path = entry.unwrap().path();
-                let meta = fs::symlink_metadata(&path).unwrap();
-                if meta.is_dir() {
-                    pending.push(path);
-                } else if meta.is_file() {
-                    let sum = crc32fast::hash(&fs::read(&path).unwrap());
-                    files.push((path, sum));
-                } else {
-                    files.push((path, 0));
-                }
+        bytes(&self.node)
+    }
+}
+
+/// Sum of every file of a node: partitions, devices, EFI variables.
+pub(crate) fn bytes(node: &FixtureNode) -> Vec<(PathBuf, u32)> {
+    let mut files = Vec::new();
+    let mut pending = vec![node.system().path("/")];
+    while let Some(directory) = pending.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            let meta = fs::symlink_metadata(&path).unwrap();
+            if meta.is_dir() {
+                pending.push(path);
+            } else if meta.is_file() {
+                let sum = crc32fast::hash(&fs::read(&path).unwrap());
+                files.push((path, sum));
+            } else {
+                files.push((path, 0));
             }
         }
-        files.sort();
-        files
     }
+    files.sort();
+    files
 }
 
 pub(crate) fn open(node: &FixtureNode) -> SystemdBoot {

@@ -2,8 +2,9 @@
 
 use std::fs;
 
+use super::machines::bytes;
 use super::{A, B, Machine, OnDisk, open};
-use crate::backend::{Backend, PreflightRequest, RefusalCode};
+use crate::backend::{Backend, PreflightRequest, Refusal, RefusalCode};
 use crate::fixture::{FixtureNode, usual_partitions};
 
 fn request() -> PreflightRequest {
@@ -14,17 +15,21 @@ fn request() -> PreflightRequest {
     }
 }
 
+/// What is refused, with every byte of the node as it was.
+fn refusals(node: &FixtureNode, backend: &dyn Backend, request: &PreflightRequest) -> Vec<Refusal> {
+    let before = bytes(node);
+    let refusals = backend.preflight(request);
+    assert_eq!(bytes(node), before, "{refusals:?}");
+    refusals
+}
+
 fn codes(machine: &OnDisk, request: &PreflightRequest) -> Vec<RefusalCode> {
-    machine
-        .backend()
-        .preflight(request)
-        .into_iter()
-        .map(|refusal| refusal.code)
-        .collect()
+    let refusals = refusals(&machine.node, machine.backend(), request);
+    refusals.into_iter().map(|refusal| refusal.code).collect()
 }
 
 fn message(machine: &OnDisk) -> String {
-    let refusals = machine.backend().preflight(&request());
+    let refusals = refusals(&machine.node, machine.backend(), &request());
     refusals
         .into_iter()
         .map(|refusal| refusal.message)
@@ -219,11 +224,8 @@ fn slots_of_usr_are_not_what_an_entry_can_start() {
         )
         .unwrap();
     machine.node.set_command_line("quiet").unwrap();
-    let codes: Vec<_> = open(&machine.node)
-        .preflight(&request())
-        .into_iter()
-        .map(|refusal| refusal.code)
-        .collect();
+    let found = refusals(&machine.node, &open(&machine.node), &request());
+    let codes: Vec<_> = found.into_iter().map(|refusal| refusal.code).collect();
     assert_eq!(codes, [RefusalCode::UnsupportedLayout]);
 }
 
@@ -259,11 +261,8 @@ fn a_partition_that_is_gone_is_refused_as_missing() {
     let machine = OnDisk::new();
     let backend = open(&machine.node);
     fs::rename(machine.node.esp(), machine.dir.path().join("elsewhere")).unwrap();
-    let codes: Vec<_> = backend
-        .preflight(&request())
-        .into_iter()
-        .map(|r| r.code)
-        .collect();
+    let found = refusals(&machine.node, &backend, &request());
+    let codes: Vec<_> = found.into_iter().map(|refusal| refusal.code).collect();
     assert!(codes.contains(&RefusalCode::LoaderDataMissing), "{codes:?}");
     let again = FixtureNode::create(&machine.dir.path().join("again")).unwrap();
     assert!(open(&again).preflight(&request()).is_empty());

@@ -20,7 +20,7 @@ mod roots;
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use slotd_bootctl::{
     Booted, Error, ErrorKind, SlotLocator, SlotName, SlotSettings, SlotTable, Witness,
@@ -100,6 +100,29 @@ impl Machine {
 
     fn explicit(&self, a: &str, b: &str) -> Result<SlotTable, Error> {
         SlotTable::discover(&self.node.system(), &settings(a, b), None)
+    }
+
+    /// Every file with its sum, and every link with where it leads.
+    fn bytes(&self) -> Vec<(PathBuf, u32)> {
+        let mut files = Vec::new();
+        let mut pending = vec![self.dir.path().to_owned()];
+        while let Some(directory) = pending.pop() {
+            for entry in fs::read_dir(directory).unwrap() {
+                let path = entry.unwrap().path();
+                let kind = fs::symlink_metadata(&path).unwrap().file_type();
+                if kind.is_dir() {
+                    pending.push(path);
+                } else if kind.is_symlink() {
+                    let target = fs::read_link(&path).unwrap();
+                    files.push((path.join(target), 0));
+                } else {
+                    let sum = crc32fast::hash(&fs::read(&path).unwrap());
+                    files.push((path, sum));
+                }
+            }
+        }
+        files.sort();
+        files
     }
 
     fn with_loader(&self, says: SlotName) -> Result<SlotTable, Error> {

@@ -54,6 +54,7 @@ fn every_pair_of_spellings_finds_the_slots() {
 #[test]
 fn one_partition_in_any_two_spellings_is_refused() {
     let machine = machine();
+    let before = machine.bytes();
     for slot in SlotName::BOTH {
         for a in spellings(slot) {
             for b in spellings(slot) {
@@ -66,6 +67,7 @@ fn one_partition_in_any_two_spellings_is_refused() {
             }
         }
     }
+    assert!(machine.bytes() == before);
 }
 
 #[test]
@@ -193,7 +195,9 @@ fn slots_that_are_not_apart_are_refused() {
     for (case, build, a, b, kind, words) in cases {
         let machine = machine();
         build(&machine);
+        let before = machine.bytes();
         assert_refused(case, machine.explicit(a, b), kind, words);
+        assert!(machine.bytes() == before, "{case}");
     }
 }
 
