@@ -129,8 +129,13 @@ impl Client {
 
     /// What kubectl answers when documents are applied, also when they are refused; warnings are on its standard error.
     pub fn try_apply(&self, documents: &str) -> Result<Output> {
+        self.try_apply_with(&[], documents)
+    }
+
+    /// The same with more options.
+    pub fn try_apply_with(&self, options: &[&str], documents: &str) -> Result<Output> {
         let mut child = self
-            .command(&["apply", "--filename", "-"])
+            .command(&[&["apply", "--filename", "-"], options].concat())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -1,5 +1,6 @@
 //! All tests that are more than a crate's own.
 
+mod admission;
 mod agent;
 mod agent_trouble;
 mod api;
@@ -13,6 +14,7 @@ mod deaf;
 mod discovery;
 mod health;
 mod loops;
+mod node_access;
 mod power_cuts;
 mod real_nodes;
 mod reference_disk;
@@ -36,6 +38,8 @@ pub fn all() -> Vec<Test> {
     tests.extend(writer::tests());
     tests.extend(control_plane::tests());
     tests.extend(api::tests());
+    tests.extend(admission::tests());
+    tests.extend(node_access::tests());
     tests.extend(controller_access::tests());
     tests.extend(catalogs::tests());
     tests.extend(stand_ins::tests());
