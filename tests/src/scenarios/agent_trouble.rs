@@ -27,6 +27,10 @@ pub(super) fn tests() -> Vec<Test> {
             confirms_alone,
         ),
         on_stand_ins(
+            "cluster/a-node-rolls-back-while-the-api-server-is-away",
+            rolls_back_alone,
+        ),
+        on_stand_ins(
             "cluster/a-node-stages-while-the-api-server-is-away-and-waits-undrained",
             waits_undrained,
         ),
@@ -52,32 +56,63 @@ pub(super) fn tests() -> Vec<Test> {
 fn confirms_alone(lab: &Lab) -> Result<()> {
     installed(lab)?;
     let fleet = Fleet::start(lab, 1)?;
+    let told = ends_alone(&fleet, Health::Healthy, "Completed")?;
+    let completed = told.wait_for("Completed")?;
+    ensure!(completed["currentVersion"] == "v1.1.0", "{completed:#}");
+    fleet.wait_until_available()?;
+    let node = fleet.node(0);
+    ensure!(schedulable(node)?, "{:#}", node.object()?);
+    told.delete()
+}
+
+fn rolls_back_alone(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    let fleet = Fleet::start(lab, 1)?;
+    let failing = Health::Failing {
+        check: "required.d/50-app".to_owned(),
+        output: "refused".to_owned(),
+    };
+    let told = ends_alone(&fleet, failing, "RolledBack")?;
+    let back = told.wait_for("RolledBack")?;
+    ensure!(
+        back["failureReason"] == "HealthCheckFailed"
+            && back["message"] == "health check required.d/50-app failed: refused"
+            && back["currentVersion"] == "v1.0.0",
+        "{back:#}"
+    );
+    fleet.wait_until_available()?;
+    let node = fleet.node(0);
+    ensure!(schedulable(node)?, "{:#}", node.object()?);
+    // Down for the trial, and back: nothing was tried again when somebody could be told.
+    ensure!(node.boots().len() == 3, "{:?}", node.boots());
+    ensure!(node.history()?.len() == 1, "{:?}", node.history());
+    told.delete()
+}
+
+/// An upgrade of the first node that comes to its end while the API server is away, from within the trial boot on until the end is
+/// in the node's history. Nobody was told of it yet.
+fn ends_alone<'a>(fleet: &'a Fleet<'_>, health: Health, result: &str) -> Result<Told<'a>> {
     let node = fleet.node(0);
     node.set_health("v1.1.0", Health::Waiting)?;
     let from = fleet.publish("v1.1.0")?;
-    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
+    let told = Told::apply(fleet, node, "v1.1.0", &from, &json!({}))?;
     wait_until("the trial boot", PATIENCE, || {
         ensure!(node.boot()?.version == "v1.1.0", "{:?}", node.boots());
         Ok(())
     })?;
     let away = fleet.plane().stop_api_server()?;
-    node.set_health("v1.1.0", Health::Healthy)?;
-    wait_until("the confirmation, told to nobody", PATIENCE, || {
+    node.set_health("v1.1.0", health)?;
+    wait_until("the end, told to nobody", PATIENCE, || {
         let history = node.history()?;
+        let last = history.last();
         ensure!(
-            history
-                .last()
-                .is_some_and(|entry| entry.result == "Completed"),
+            last.is_some_and(|entry| entry.result == result),
             "{history:?}"
         );
         Ok(())
     })?;
     away.end()?;
-    let completed = told.wait_for("Completed")?;
-    ensure!(completed["currentVersion"] == "v1.1.0", "{completed:#}");
-    fleet.wait_until_available()?;
-    ensure!(schedulable(node)?, "{:#}", node.object()?);
-    told.delete()
+    Ok(told)
 }
 
 fn waits_undrained(lab: &Lab) -> Result<()> {
