@@ -33,13 +33,23 @@ impl Workload<'_> {
 
     /// Sets how many pods the budget lets be missing.
     pub(crate) fn set_budget(&self, client: &Client, may_be_missing: usize) -> Result<()> {
+        self.set_budget_of(client, self, may_be_missing)
+    }
+
+    /// The same for the pods of another workload in the namespace, by a budget with this one's name.
+    pub(crate) fn set_budget_of(
+        &self,
+        client: &Client,
+        pods: &Workload<'_>,
+        may_be_missing: usize,
+    ) -> Result<()> {
         let budget = json!({
             "apiVersion": "policy/v1",
             "kind": "PodDisruptionBudget",
             "metadata": self.metadata(),
             "spec": {
                 "maxUnavailable": may_be_missing,
-                "selector": {"matchLabels": self.labels()},
+                "selector": {"matchLabels": pods.labels()},
             },
         });
         client.apply(&budget.to_string()).map(drop)

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use super::api::installed;
 use super::on_stand_ins;
 use super::told::{Told, schedulable};
-use crate::cluster::wait_until;
+use crate::cluster::{Workload, wait_until};
 use crate::lab::Lab;
 use crate::runner::Test;
-use crate::standin::{Fleet, Health};
+use crate::standin::{FLEET_LABEL, Fleet, Health, PodSeen};
 
 /// Many times what anything takes on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -35,20 +35,8 @@ pub(super) fn tests() -> Vec<Test> {
             rolled_back,
         ),
         on_stand_ins(
-            "cluster/a-cordon-of-somebody-else-is-left-alone",
-            foreign_cordon,
-        ),
-        on_stand_ins(
             "cluster/what-is-refused-is-rejected-before-anything-is-written",
             rejected,
-        ),
-        on_stand_ins(
-            "cluster/an-object-is-edited-and-deleted-while-its-node-stages",
-            edited_and_deleted,
-        ),
-        on_stand_ins(
-            "cluster/an-object-is-edited-while-its-trial-boot-runs",
-            edited_on_trial,
         ),
     ]
 }
@@ -158,18 +146,19 @@ fn upgrade(lab: &Lab) -> Result<()> {
 }
 
 fn budget(lab: &Lab) -> Result<()> {
-    installed(lab)?;
+    let admin = installed(lab)?;
     let fleet = Fleet::start(lab, 1)?;
     fleet.deploy("web", 1, Some(0))?;
     let node = fleet.node(0);
+    let left_alone = left_alone(&fleet)?;
     let from = fleet.publish("v1.1.0")?;
     let change = json!({"drain": {"timeout": "30s"}});
     let told = Told::apply(&fleet, node, "v1.1.0", &from, &change)?;
-    let named = |status: &Value| {
+    let says = |status: &Value, words: &str| {
         let message = status["message"].as_str().unwrap_or_default();
-        message.contains(&format!("pod {}/web-", fleet.name()))
-            && message.contains("budget web needs")
+        message.contains(&format!("pod {}/web-", fleet.name())) && message.contains(words)
     };
+    let named = |status: &Value| says(status, "budget web needs");
     told.wait_until("names pod and budget while it drains", |status| {
         status["phase"] == "Draining" && named(status)
     })?;
@@ -182,16 +171,41 @@ fn budget(lab: &Lab) -> Result<()> {
     // The end is told once the cordon is taken back.
     ensure!(schedulable(node)?, "{:#}", node.object()?);
     ensure!(node.boots().len() == 1, "it rebooted undrained");
+    let as_before = |pod: &PodSeen| !pod.leaving && (pod.ready || left_alone.contains(&pod.name));
+    ensure!(node.pods()?.iter().all(as_before), "{:?}", node.pods());
+
+    // With two budgets for a pod, the API server evicts it for none.
+    let other = Workload {
+        name: "web-too",
+        namespace: fleet.name(),
+    };
+    other.set_budget_of(
+        admin,
+        &Workload {
+            name: "web",
+            ..other
+        },
+        1,
+    )?;
+    told.patch(&json!({"attempt": 1, "drain": {"timeout": "10s"}}))?;
+    let failed = told.wait_until("failed again", |status| {
+        status["attempt"] == 1 && status["phase"] == "Failed"
+    })?;
     ensure!(
-        node.pods()?.iter().all(|pod| pod.ready && !pod.leaving),
-        "{:?}",
-        node.pods()
+        failed["failureReason"] == "DrainTimeout"
+            && says(&failed, "more than one PodDisruptionBudget"),
+        "{failed:#}"
+    );
+    ensure!(
+        schedulable(node)? && node.boots().len() == 1,
+        "{:#}",
+        node.object()?
     );
 
     // An operator who wants it all the same says so.
-    told.patch(&json!({"attempt": 1, "drain": {"timeout": "5s", "onTimeout": "Force"}}))?;
+    told.patch(&json!({"attempt": 2, "drain": {"timeout": "5s", "onTimeout": "Force"}}))?;
     told.wait_until("is through", |status| {
-        status["attempt"] == 1 && status["phase"] == "Completed"
+        status["attempt"] == 2 && status["phase"] == "Completed"
     })?;
     fleet.wait_until_available()?;
     ensure!(
@@ -199,7 +213,59 @@ fn budget(lab: &Lab) -> Result<()> {
         "{:#}",
         node.object()?
     );
+    let pods = node.pods()?;
+    let stay = |name: &String| pods.iter().any(|pod| pod.name == *name && !pod.leaving);
+    ensure!(left_alone.iter().all(stay), "of {left_alone:?}: {pods:?}");
     told.delete()
+}
+
+/// Runs a DaemonSet's pod and one that is over on the fleet's only node: their names.
+fn left_alone(fleet: &Fleet<'_>) -> Result<BTreeSet<String>> {
+    let admin = fleet.admin();
+    let (node, namespace) = (fleet.node(0), fleet.name());
+    let container = json!([{"name": "app", "image": "lab/none"}]);
+    let labels = json!({"app": "everywhere"});
+    let spec = json!({"nodeSelector": {FLEET_LABEL: namespace}, "containers": container});
+    let everywhere = json!({
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": "everywhere", "namespace": namespace},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    });
+    let over = json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "over", "namespace": namespace},
+        "spec": {"nodeName": node.name(), "restartPolicy": "Never", "containers": container},
+    });
+    for document in [everywhere, over] {
+        admin.apply(&document.to_string())?;
+    }
+    let names = wait_until("both pods", PATIENCE, || {
+        let pods = node.pods()?;
+        let ready = |pod: &&PodSeen| pod.ready && !pod.name.starts_with("web-");
+        let names: BTreeSet<String> = pods
+            .iter()
+            .filter(ready)
+            .map(|pod| pod.name.clone())
+            .collect();
+        ensure!(names.len() == 2, "{pods:?}");
+        Ok(names)
+    })?;
+    admin.run(&[
+        "patch",
+        "pod",
+        "over",
+        "--namespace",
+        namespace,
+        "--subresource=status",
+        "--type=merge",
+        r#"--patch={"status":{"phase":"Succeeded"}}"#,
+    ])?;
+    Ok(names)
 }
 
 fn rolled_back(lab: &Lab) -> Result<()> {
@@ -236,24 +302,6 @@ fn rolled_back(lab: &Lab) -> Result<()> {
     told.wait_until("is through", |status| {
         status["attempt"] == 1 && status["phase"] == "Completed"
     })?;
-    told.delete()
-}
-
-fn foreign_cordon(lab: &Lab) -> Result<()> {
-    installed(lab)?;
-    let fleet = Fleet::start(lab, 1)?;
-    let node = fleet.node(0);
-    fleet.admin().run(&["cordon", node.name()])?;
-    let from = fleet.publish("v1.1.0")?;
-    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
-    told.wait_for("Completed")?;
-    let object = node.object()?;
-    ensure!(
-        object["spec"]["unschedulable"] == true
-            && object["metadata"]["annotations"]["monok8s.io/cordoned-by"].is_null(),
-        "{object:#}"
-    );
-    fleet.admin().run(&["uncordon", node.name()])?;
     told.delete()
 }
 
@@ -294,67 +342,5 @@ fn rejected(lab: &Lab) -> Result<()> {
         "{:?}",
         node.boots()
     );
-    told.delete()
-}
-
-fn edited_and_deleted(lab: &Lab) -> Result<()> {
-    installed(lab)?;
-    let fleet = Fleet::start(lab, 1)?;
-    let node = fleet.node(0);
-    let from = fleet.publish("v1.1.0")?;
-    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({"action": "Stage"}))?;
-    told.wait_for("Staged")?;
-    let (url, image) = fleet.publish("v1.2.0")?;
-    let image =
-        json!({"version": "v1.2.0", "url": url, "checksum": image.checksum, "size": image.size});
-    told.patch(&json!({"image": image}))?;
-    let staged = told.wait_until("staged anew", |status| {
-        status["phase"] == "Staged" && status["targetVersion"] == "v1.2.0"
-    })?;
-    ensure!(staged["currentVersion"] == "v1.0.0", "{staged:#}");
-    told.delete()?;
-    let state = node.root().join("data/slotd/state.json");
-    wait_until("nothing staged", PATIENCE, || {
-        let state: Value = serde_json::from_slice(&std::fs::read(&state)?)?;
-        ensure!(state["record"]["at"] == "idle", "{state:#}");
-        Ok(())
-    })?;
-    ensure!(node.boots().len() == 1, "{:?}", node.boots());
-    // Written a moment after the record says that it is at rest.
-    wait_until("both ends in the history", PATIENCE, || {
-        let ends = node.history()?.into_iter().map(|entry| entry.result);
-        let ends: Vec<String> = ends.collect();
-        ensure!(ends == ["Cancelled", "Cancelled"], "{ends:?}");
-        Ok(())
-    })
-}
-
-fn edited_on_trial(lab: &Lab) -> Result<()> {
-    installed(lab)?;
-    let fleet = Fleet::start(lab, 1)?;
-    let node = fleet.node(0);
-    node.set_health("v1.1.0", Health::Waiting)?;
-    let from = fleet.publish("v1.1.0")?;
-    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
-    told.wait_for("Confirming")?;
-    let (url, image) = fleet.publish("v1.2.0")?;
-    let image =
-        json!({"version": "v1.2.0", "url": url, "checksum": image.checksum, "size": image.size});
-    told.patch(&json!({"image": image}))?;
-    // What runs is confirmed first.
-    std::thread::sleep(Duration::from_secs(2));
-    let status = told.status()?;
-    ensure!(
-        status["phase"] == "Confirming" && status["targetVersion"] == "v1.1.0",
-        "{status:#}"
-    );
-    node.set_health("v1.1.0", Health::Healthy)?;
-    let completed = told.wait_until("is through with both", |status| {
-        status["phase"] == "Completed" && status["targetVersion"] == "v1.2.0"
-    })?;
-    ensure!(completed["currentVersion"] == "v1.2.0", "{completed:#}");
-    fleet.wait_until_available()?;
-    ensure!(schedulable(node)?, "{:#}", node.object()?);
-    ensure!(node.history()?.len() == 2, "{:?}", node.history());
     told.delete()
 }
