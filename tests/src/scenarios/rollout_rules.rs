@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::api::installed;
 use super::on_stand_ins;
-use super::wish::{Wish, run_version};
+use super::wish::{Wish, condition, run_version};
 use crate::lab::Lab;
 use crate::runner::Test;
 use crate::standin::{Controller, FLEET_LABEL, Fleet, FleetOptions};
@@ -29,6 +29,10 @@ pub(super) fn tests() -> Vec<Test> {
         on_stand_ins(
             "cluster/one-progress-object-that-is-suspended-holds-its-node-alone",
             one_suspended,
+        ),
+        on_stand_ins(
+            "cluster/a-malformed-checksum-is-rejected-and-no-node-hears-of-it",
+            malformed_checksum,
         ),
     ]
 }
@@ -168,5 +172,32 @@ fn one_suspended(lab: &Lab) -> Result<()> {
     suspend(false)?;
     wish.wait_for("Completed", 2, 2, 0)?;
     run_version(&fleet, "v1.1.0")?;
+    wish.delete()
+}
+
+fn malformed_checksum(lab: &Lab) -> Result<()> {
+    let admin = installed(lab)?;
+    let fleet = Fleet::start(lab, 1)?;
+    let _controller = Controller::start(lab, "controller")?;
+    let from = fleet.publish("v1.1.0")?;
+    let wish = Wish::apply(&fleet, &from, &json!({"checksum": "sha256:..."}))?;
+    let rejected = wish.wait_until("is Rejected", |status| status["phase"] == "Rejected")?;
+    let resolved = condition(&rejected, "Resolved")?;
+    ensure!(
+        resolved["status"] == "False"
+            && resolved["reason"] == "InvalidChecksum"
+            && rejected["resolved"].is_null(),
+        "{rejected:#}"
+    );
+    let objects = admin.run(&["get", "osupgradeprogress", "--output=name"])?;
+    ensure!(objects.is_empty(), "there are {objects}");
+    ensure!(fleet.node(0).boots().len() == 1, "{:?}", fleet.node(0));
+    // Mended, it goes on.
+    wish.patch(&json!({"checksum": from.1.checksum}))?;
+    wish.wait_for("Completed", 1, 1, 0)?;
+    wish.ensure_events(&[
+        ("Rejected", "Warning", "checksum"),
+        ("Completed", "Normal", "v1.1.0"),
+    ])?;
     wish.delete()
 }

@@ -20,7 +20,7 @@ pub(crate) struct Wish<'a> {
 }
 
 impl<'a> Wish<'a> {
-    /// Applies one for a version, with a change to its spec.
+    /// Applies one for a version, with a change to its spec; null takes a field away.
     pub(crate) fn apply(
         fleet: &'a Fleet<'_>,
         from: &(String, Image),
@@ -35,7 +35,11 @@ impl<'a> Wish<'a> {
             "nodeSelector": {FLEET_LABEL: fleet.name()},
         });
         for (key, value) in change.as_object().context("a change is a map")? {
-            spec[key] = value.clone();
+            if !value.is_null() {
+                spec[key] = value.clone();
+            } else if let Some(spec) = spec.as_object_mut() {
+                spec.remove(key);
+            }
         }
         let document = json!({
             "apiVersion": "monok8s.io/v1alpha1",
@@ -110,6 +114,28 @@ impl<'a> Wish<'a> {
                 Ok(())
             },
         )
+    }
+
+    /// Waits until events of these reasons and types tell of it, each with these words.
+    pub(crate) fn ensure_events(&self, expected: &[(&str, &str, &str)]) -> Result<()> {
+        let selector = format!(
+            "--field-selector=involvedObject.kind=OSUpgrade,involvedObject.name={}",
+            self.name
+        );
+        wait_until(&format!("events of {}", self.name), PATIENCE, || {
+            let list = (self.admin).json(&["get", "events", "--all-namespaces", &selector])?;
+            let events = list["items"].as_array().context("a list of events")?;
+            for (reason, severity, words) in expected {
+                let found = events.iter().any(|event| {
+                    let message = event["message"].as_str().unwrap_or_default();
+                    event["reason"] == *reason
+                        && event["type"] == *severity
+                        && message.contains(words)
+                });
+                ensure!(found, "no {severity} {reason} with {words:?}: {events:#?}");
+            }
+            Ok(())
+        })
     }
 
     /// Deletes it, and waits until nothing of it is left.
