@@ -14,6 +14,7 @@ mod cordons;
 mod deaf;
 mod discovery;
 mod health;
+mod lease;
 mod loops;
 mod moments;
 mod node_access;
@@ -43,6 +44,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(admission::tests());
     tests.extend(node_access::tests());
     tests.extend(controller_access::tests());
+    tests.extend(lease::tests());
     tests.extend(catalogs::tests());
     tests.extend(stand_ins::tests());
     tests.extend(agent::tests());
