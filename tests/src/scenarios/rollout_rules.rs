@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Result, ensure};
-use serde_json::json;
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 
 use super::api::installed;
 use super::on_stand_ins;
-use super::wish::{Wish, condition, run_version};
+use super::told::schedulable;
+use super::wish::{Wish, condition, places_given_back, run_version};
 use crate::lab::Lab;
 use crate::runner::Test;
 use crate::standin::{Controller, FLEET_LABEL, Fleet, FleetOptions};
@@ -33,6 +34,10 @@ pub(super) fn tests() -> Vec<Test> {
         on_stand_ins(
             "cluster/a-malformed-checksum-is-rejected-and-no-node-hears-of-it",
             malformed_checksum,
+        ),
+        on_stand_ins(
+            "cluster/how-to-drain-and-what-is-allowed-are-handed-on-to-the-nodes",
+            handed_on,
         ),
     ]
 }
@@ -199,5 +204,61 @@ fn malformed_checksum(lab: &Lab) -> Result<()> {
         ("Rejected", "Warning", "checksum"),
         ("Completed", "Normal", "v1.1.0"),
     ])?;
+    wish.delete()
+}
+
+/// A budget that lets no pod go, first obeyed until the time is over, and then overridden by who asks for that.
+fn handed_on(lab: &Lab) -> Result<()> {
+    let admin = installed(lab)?;
+    let fleet = Fleet::start(lab, 3)?;
+    let _controller = Controller::start(lab, "controller")?;
+    fleet.deploy("web", 6, Some(0))?;
+    for node in fleet.nodes() {
+        ensure!(!node.pods()?.is_empty(), "{} has no pods", node.name());
+    }
+    // One that is no target, and is counted apart.
+    let bare = format!("{}-bare", fleet.name());
+    let document = json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": bare, "labels": {FLEET_LABEL: fleet.name()}},
+    });
+    admin.apply(&document.to_string())?;
+    let from = fleet.publish("v0.9.0")?;
+    let drain = json!({"timeout": "5s", "onTimeout": "Abort"});
+    let wish = Wish::apply(
+        &fleet,
+        &from,
+        &json!({"policy": {"allowDowngrade": true}, "rollout": {"drain": drain}}),
+    )?;
+    let halted = wish.wait_for("Halted", 3, 0, 1)?;
+    let failed = condition(&halted, "NodesFailed")?;
+    let without = condition(&halted, "NodesWithoutAgent")?;
+    ensure!(
+        failed["reason"] == "DrainTimeout"
+            && without["status"] == "True"
+            && without["message"] == "nodes that match and have no agent, and are no targets: 1",
+        "{halted:#}"
+    );
+    places_given_back(admin)?;
+    for node in fleet.nodes() {
+        ensure!(node.boots().len() == 1, "{node:?} was restarted");
+        ensure!(schedulable(node)?, "{:#}", node.object()?);
+    }
+    let told = |drain: &Value| -> Result<usize> {
+        let list = admin.json(&["get", "osupgradeprogress"])?;
+        let objects = list["items"].as_array().context("a list")?;
+        let told = |spec: &Value| spec["allowDowngrade"] == true && spec["drain"] == *drain;
+        Ok(objects.iter().filter(|one| told(&one["spec"])).count())
+    };
+    ensure!(told(&drain)? == 1, "{} objects say so", told(&drain)?);
+
+    let drain = json!({"timeout": "1s", "onTimeout": "Force"});
+    wish.patch(&json!({"attempt": 1, "rollout": {"drain": drain}}))?;
+    wish.wait_for("Completed", 3, 3, 0)?;
+    run_version(&fleet, "v0.9.0")?;
+    ensure!(told(&drain)? == 3, "{} objects say so", told(&drain)?);
+    places_given_back(admin)?;
+    admin.run(&["delete", "node", &bare])?;
     wish.delete()
 }
