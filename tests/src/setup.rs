@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
@@ -92,6 +93,9 @@ pub(crate) fn install(packages: &[&str]) -> Result<()> {
 }
 
 fn install_with(packages: &[&str], options: &[&str]) -> Result<()> {
+    // Tests run beside one another, and each may be the first that needs something.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     eprintln!("lab: installing {} with apt-get", packages.join(", "));
     let sudo: &[&str] = if nix::unistd::geteuid().is_root() {
         &[]
@@ -99,7 +103,14 @@ fn install_with(packages: &[&str], options: &[&str]) -> Result<()> {
         &["sudo"]
     };
     apt(sudo, &["update", "--quiet=2"])?;
-    let mut arguments = vec!["install", "--yes", "--quiet=2", "--no-install-recommends"];
+    // Other programs of this machine may be installing, too.
+    let mut arguments = vec![
+        "install",
+        "--yes",
+        "--quiet=2",
+        "--no-install-recommends",
+        "--option=DPkg::Lock::Timeout=600",
+    ];
     arguments.extend(options);
     arguments.extend(packages);
     apt(sudo, &arguments)
