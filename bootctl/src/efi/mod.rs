@@ -18,12 +18,11 @@ mod store;
 mod variables;
 
 use self::boot_manager::{option_name, slot_of};
-use self::files::{BootFiles, FOLDER};
+use self::files::BootFiles;
 use self::load_option::LoadOption;
 pub(crate) use self::store::EfiStore;
 use self::variables::{Unusable, Variables};
 use crate::error::{Error, Result};
-use crate::markers::Markers;
 use crate::record::RecordBackend;
 use crate::system::System;
 use crate::systemd_boot::EspSetting;
@@ -40,7 +39,7 @@ pub(crate) fn open(
     setting: &EspSetting,
 ) -> Result<RecordBackend<EfiStore>> {
     let store = open_store(system, table, setting)?;
-    let markers = Markers::at(system, store.esp.shown.join(FOLDER));
+    let markers = store.markers();
     Ok(RecordBackend::new(store, markers, table.booted))
 }
 

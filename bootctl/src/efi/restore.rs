@@ -5,7 +5,6 @@ use std::fs::File;
 
 use super::boot_manager::{BootVariables, Role, description, program, state};
 use super::changes::MadeOption;
-use super::files::FOLDER;
 use super::load_option::LoadOption;
 use super::options;
 use super::program;
@@ -15,7 +14,6 @@ use crate::error::{Error, Result};
 use crate::facts::{Architecture, InspectSettings};
 use crate::inspect::SlotView;
 use crate::machine::machine_id;
-use crate::markers::Markers;
 use crate::options::trial_announced;
 use crate::record::Record;
 use crate::slot::SlotName;
@@ -56,8 +54,7 @@ impl EfiStore {
     fn again(&self, slot: SlotName) -> Result<MadeOption> {
         let partition = self.partition(slot)?;
         self.require_kernel(slot)?;
-        let markers = Markers::at(&self.system, self.esp.shown.join(FOLDER));
-        let record = markers.read(slot)?.and_then(Result::ok);
+        let record = self.markers().read(slot)?.and_then(Result::ok);
         let mut boot = record.and_then(|marker| marker.boot).unwrap_or_default();
         self.files.check(slot, &boot)?;
         if boot.cmdline.is_none() {

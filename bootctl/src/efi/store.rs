@@ -6,7 +6,7 @@ use super::boot_manager::{
     BootVariables, Role, description, foreign_first, option_name, program, record,
 };
 use super::changes::{Change, MadeOption, Step, steps};
-use super::files::BootFiles;
+use super::files::{BootFiles, FOLDER};
 use super::load_option::LoadOption;
 use super::place::Esp;
 use super::planning::{simulate, started};
@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::facts::ImageFacts;
 use crate::inspect::SlotView;
 use crate::lock::Lock;
+use crate::markers::Markers;
 use crate::record::{Arming, Copied, Loaded, Record, RecordStore};
 use crate::slot::SlotName;
 use crate::system::System;
@@ -54,6 +55,11 @@ impl EfiStore {
 
     pub(crate) fn esp_uuid(&self) -> Uuid {
         self.esp.drive.signature
+    }
+
+    /// The records of which verified image each slot holds.
+    pub(super) fn markers(&self) -> Markers {
+        Markers::at(&self.system, self.esp.shown.join(FOLDER))
     }
 
     /// The partition that an option names as a slot's root.

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Formatter};
 
 use anyhow::{Result, bail};
 
-use crate::esp::{BootImage, Esp, PANIC};
+use crate::esp::{BootImage, Esp};
 
 /// Number of the ESP among the disk's partitions.
 const ESP: u32 = 1;
@@ -57,16 +57,7 @@ pub(crate) fn install(
 
 fn option(image: &BootImage, machine_id: &str, extra: &str) -> Result<BootOption> {
     let slot = image.slot;
-    let fixed = format!(
-        "root=PARTUUID={} ro systemd.machine_id={machine_id} panic={PANIC} slotd.slot={slot}",
-        image.partition
-    );
-    let words = [fixed.as_str(), image.options.trim(), extra.trim()];
-    let arguments = words
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect::<Vec<_>>()
-        .join(" ");
+    let arguments = image.command_line(machine_id, &[], extra);
     if arguments.contains('\'') || arguments.chars().any(char::is_control) {
         bail!(
             "options of slot {slot} with a quote or a control character cannot stand in a command: {arguments:?}"

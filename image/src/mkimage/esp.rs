@@ -12,7 +12,7 @@ use crate::size::Size;
 /// How long a trial boot may take, in seconds, before systemd gives it up (`slotd.trial_deadline=`).
 const TRIAL_DEADLINE: u32 = 600;
 /// Seconds from a panic to the reboot.
-pub(crate) const PANIC: u32 = 10;
+const PANIC: u32 = 10;
 
 /// An EFI system partition inside a disk image. Made with mtools, in place.
 #[derive(Debug)]
@@ -39,6 +39,21 @@ pub(crate) struct BootImage {
     pub(crate) options: String,
     /// The marker that tells slotd which image the slot holds.
     pub(crate) marker: String,
+}
+
+impl BootImage {
+    /// The kernel's command line: what binds the slot, `more` of ours, then the image's options and the disk's.
+    pub(crate) fn command_line(&self, machine_id: &str, more: &[&str], extra: &str) -> String {
+        let bound = format!(
+            "root=PARTUUID={} ro systemd.machine_id={machine_id} panic={PANIC} slotd.slot={}",
+            self.partition, self.slot
+        );
+        let mut words = vec![bound.as_str()];
+        words.extend(more);
+        words.extend([self.options.trim(), extra.trim()]);
+        words.retain(|part| !part.is_empty());
+        words.join(" ")
+    }
 }
 
 impl<'a> Esp<'a> {
@@ -145,16 +160,9 @@ fn entry(image: &BootImage, machine_id: &str, extra: &str) -> Result<String> {
     let _ = writeln!(text, "machine-id {machine_id}");
     let _ = writeln!(text, "version {}", image.sequence);
     let _ = writeln!(text, "linux /slotd/{slot}/linux");
-    let fixed = format!(
-        "root=PARTUUID={} ro systemd.machine_id={machine_id} panic={PANIC} slotd.slot={slot} slotd.trial_deadline={TRIAL_DEADLINE}",
-        image.partition,
-    );
-    let options = [fixed.as_str(), image.options.trim(), extra.trim()];
-    let options: Vec<&str> = options
-        .into_iter()
-        .filter(|part| !part.is_empty())
-        .collect();
-    let _ = writeln!(text, "options {}", options.join(" "));
+    let deadline = format!("slotd.trial_deadline={TRIAL_DEADLINE}");
+    let options = image.command_line(machine_id, &[&deadline], extra);
+    let _ = writeln!(text, "options {options}");
     Ok(text)
 }
 
