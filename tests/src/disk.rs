@@ -1,5 +1,6 @@
 //! The reference disk of a machine, seen from outside the guest.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -59,8 +60,6 @@ impl Disk {
     /// Puts files into the data partition of a machine that is off, root's alone each: path there, without a leading slash and in
     /// folders that may be missing, and text.
     pub fn add_to_data(&self, files: &[(&str, &str)]) -> Result<()> {
-        let disk = File::open(&self.path).context("opening a disk")?;
-        let (start, _) = partition_range(&disk, 4).context("the data partition")?;
         let folder = tempfile::tempdir().context("making a temporary folder")?;
         let mut commands = String::new();
         for (index, (path, text)) in files.iter().enumerate() {
@@ -76,8 +75,7 @@ impl Disk {
         }
         let script = folder.path().join("commands");
         std::fs::write(&script, commands).context("writing a temporary file")?;
-        let mut device = self.path.as_os_str().to_owned();
-        device.push(format!("?offset={start}"));
+        let device = self.filesystem(4).context("the data partition")?;
         process::run("debugfs", |command| {
             command.arg("-w").arg("-f").arg(&script).arg(&device)
         })?;
@@ -93,10 +91,7 @@ impl Disk {
 
     /// Puts a file into a slot (`a` or `b`) of a machine that is off, into a folder that is there.
     pub fn add_to_slot(&self, slot: char, from: &Path, path: &str) -> Result<()> {
-        let disk = File::open(&self.path).context("opening a disk")?;
-        let (start, _) = partition_range(&disk, slot_partition(slot)).context("the slot")?;
-        let mut device = self.path.as_os_str().to_owned();
-        device.push(format!("?offset={start}"));
+        let device = self.filesystem(slot_partition(slot)).context("the slot")?;
         process::run("debugfs", |command| {
             command
                 .arg("-w")
@@ -104,6 +99,15 @@ impl Disk {
                 .arg(format!("write {} {path}", from.display()))
                 .arg(&device)
         })
+    }
+
+    /// A partition's file system, in debugfs's words.
+    fn filesystem(&self, index: usize) -> Result<OsString> {
+        let disk = File::open(&self.path).context("opening a disk")?;
+        let (start, _) = partition_range(&disk, index)?;
+        let mut device = self.path.as_os_str().to_owned();
+        device.push(format!("?offset={start}"));
+        Ok(device)
     }
 
     /// Hands on a slot's bytes in pieces of 64 KiB.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::Held;
-use crate::artifacts::repository;
+use crate::artifacts::{hex, repository};
 use crate::loopdisk::{LoopDisk, Sector};
 use crate::{process, wheels};
 
@@ -118,7 +118,7 @@ impl Variables {
                 name: name[..at].to_owned(),
                 guid: name[at + 1..].to_owned(),
                 attr: u32::from_le_bytes(*attributes),
-                data: data.iter().map(|byte| format!("{byte:02x}")).collect(),
+                data: hex(data),
             });
         }
         variables.sort_by(|a, b| a.name.cmp(&b.name));

@@ -173,14 +173,21 @@ fn started(node: &StandIn, boots: usize) -> Result<()> {
     taken_back(node)
 }
 
+/// The first node runs v1.1.0 on trial, whose health is not known yet: its object, and where the image is.
+fn on_trial<'a>(fleet: &'a Fleet<'_>) -> Result<(Told<'a>, (String, Image))> {
+    let node = fleet.node(0);
+    node.set_health("v1.1.0", Health::Waiting)?;
+    let from = fleet.publish("v1.1.0")?;
+    let told = Told::apply(fleet, node, "v1.1.0", &from, &json!({}))?;
+    told.wait_for("Confirming")?;
+    Ok((told, from))
+}
+
 fn edited_on_trial(lab: &Lab) -> Result<()> {
     installed(lab)?;
     let fleet = Fleet::start(lab, 1)?;
     let node = fleet.node(0);
-    node.set_health("v1.1.0", Health::Waiting)?;
-    let from = fleet.publish("v1.1.0")?;
-    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
-    told.wait_for("Confirming")?;
+    let (told, _) = on_trial(&fleet)?;
     let other = fleet.publish("v1.2.0")?;
     told.patch(&json!({"image": image("v1.2.0", &other)}))?;
     // What runs is confirmed first.
@@ -205,10 +212,7 @@ fn deleted_on_trial(lab: &Lab) -> Result<()> {
     installed(lab)?;
     let fleet = Fleet::start(lab, 1)?;
     let node = fleet.node(0);
-    node.set_health("v1.1.0", Health::Waiting)?;
-    let from = fleet.publish("v1.1.0")?;
-    let told = Told::apply(&fleet, node, "v1.1.0", &from, &json!({}))?;
-    told.wait_for("Confirming")?;
+    let (told, from) = on_trial(&fleet)?;
     told.delete()?;
     // What runs is confirmed first, although nobody asks for it any more.
     node.set_health("v1.1.0", Health::Healthy)?;
