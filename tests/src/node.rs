@@ -292,14 +292,21 @@ impl Node {
         Ok(())
     }
 
-    /// Cuts the power and switches on again, so many times: each boot has to run the expected slot and version, and after the last
-    /// one everything else is as expected, too.
+    /// Cuts the power and switches on again, so many times. All but the last are cut anew as soon as userspace begins: the loader has
+    /// counted by then, if it counts, and nothing has confirmed. Each has to start the expected slot, the last one has to come up with
+    /// the expected version, and after it everything else is as expected, too.
     pub fn power_cycles(&mut self, count: u32, expected: &Expected<'_>) -> Result<()> {
-        for cycle in 1..=count {
-            let boot = self.machine.power_cycle()?;
-            boot.expect(expected.booted, expected.version)
-                .with_context(|| format!("power cycle {cycle}"))?;
+        for cycle in 1..count {
+            let slot = self.machine.power_cycle_into_userspace()?;
+            ensure!(
+                slot.eq_ignore_ascii_case(&expected.booted.to_string()),
+                "power cycle {cycle} started slot {slot}, not {}",
+                expected.booted
+            );
         }
+        let boot = self.machine.power_cycle()?;
+        boot.expect(expected.booted, expected.version)
+            .context("the last power cycle")?;
         self.expect(expected)
             .with_context(|| format!("after {count} power cycles"))
     }

@@ -20,10 +20,10 @@ pub(super) fn tests() -> Vec<Test> {
         in_machine("vm/grub-upgrades-and-falls-back", |lab| {
             upgrades_and_falls_back(lab, Loader::Grub)
         }),
-        in_machine("vm/grub-on-a-bios-upgrades-and-falls-back", |lab| {
+        proved_in_machine("vm/grub-on-a-bios-upgrades-and-falls-back", |lab| {
             upgrades_and_falls_back(lab, Loader::GrubBios)
         }),
-        proved_in_machine("vm/uboot-upgrades-and-falls-back", |lab| {
+        in_machine("vm/uboot-upgrades-and-falls-back", |lab| {
             upgrades_and_falls_back(lab, Loader::Uboot)
         }),
         told(in_machine("vm/efi-upgrades-and-falls-back", |lab| {
@@ -150,7 +150,7 @@ fn upgrades_and_falls_back(lab: &Lab, loader: Loader) -> Result<()> {
 
 /// Nothing of userspace runs on the trial: the loader alone gives the slot up.
 fn panics(lab: &Lab, loader: Loader) -> Result<()> {
-    let (mut node, result) = falls_back(lab, &PANICS, loader, 1, &[])?;
+    let (mut node, result) = falls_back(lab, &PANICS, &short_trial(loader), 1, &[])?;
     given_up_by_the_loader(&result, loader.boots_of_a_trial(2))?;
     // Ten power cycles cost a proven slot nothing.
     let expected = Expected {

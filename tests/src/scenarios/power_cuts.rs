@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::in_machine;
 use super::refusals::wait_for;
+use super::{in_machine, proved_in_machine};
 use crate::images::{V1, V2};
 use crate::lab::Lab;
 use crate::node::{Expected, FRESH, Node};
@@ -15,11 +15,11 @@ use crate::vm::Boot;
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
-        in_machine(
+        proved_in_machine(
             "vm/a-power-cut-while-writing-leaves-the-old-slot",
             while_writing,
         ),
-        in_machine(
+        proved_in_machine(
             "vm/a-power-cut-after-staging-keeps-what-was-staged",
             after_staging,
         ),

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::{in_machine, proved_in_machine};
+use super::proved_in_machine;
 use crate::esp;
 use crate::images::V1;
 use crate::lab::Lab;
@@ -12,7 +12,7 @@ use crate::runner::Test;
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
-        in_machine(
+        proved_in_machine(
             "vm/the-reference-disk-counts-down-and-falls-back",
             counts_and_falls_back,
         ),

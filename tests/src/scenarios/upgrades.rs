@@ -16,7 +16,10 @@ use crate::runner::Test;
 /// Deadline and tries that let a trial fail soon; thirty seconds are the least that slotd accepts.
 const SHORT_TRIAL: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 30s}\n";
 
-/// A fresh disk with such a trial.
+/// The same for a trial in which there is a check to be run first, however slow the machine.
+const TRIAL_WITH_A_CHECK: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 10m}\n";
+
+/// A fresh disk with a short trial.
 pub(super) const fn short_trial(loader: Loader) -> NodeOptions<'static> {
     NodeOptions {
         configuration: SHORT_TRIAL,
@@ -28,19 +31,19 @@ pub(super) const fn short_trial(loader: Loader) -> NodeOptions<'static> {
 pub(super) fn tests() -> Vec<Test> {
     vec![
         in_machine("vm/good-upgrade-from-a-to-b-and-back-to-a", good),
-        in_machine("vm/a-failing-health-script-rolls-back", failing_health),
+        proved_in_machine("vm/a-failing-health-script-rolls-back", failing_health),
         in_machine("vm/a-kernel-panic-rolls-back", panic),
-        in_machine(
+        proved_in_machine(
             "vm/an-image-whose-agent-does-not-start-rolls-back",
             no_agent,
         ),
-        in_machine("vm/a-unit-stuck-before-sysinit-rolls-back", stuck),
-        in_machine(
+        proved_in_machine("vm/a-unit-stuck-before-sysinit-rolls-back", stuck),
+        proved_in_machine(
             "vm/a-deliberate-rollback-goes-back-to-the-old-slot",
             rollback,
         ),
         proved_in_machine("vm/a-trial-with-nothing-good-to-go-back-to-stays", stays),
-        in_machine(
+        proved_in_machine(
             "vm/an-image-comes-through-standard-input-over-the-network",
             standard_input,
         ),
@@ -68,12 +71,14 @@ fn good(lab: &Lab) -> Result<()> {
 pub(super) fn falls_back(
     lab: &Lab,
     variant: &Variant,
-    loader: Loader,
+    options: &NodeOptions<'_>,
     power_cycles: u32,
     entries: &[&str],
 ) -> Result<(Node, Value)> {
-    let mut node = Node::start_with(lab, &short_trial(loader))?;
-    let image = lab.artifacts_of(loader.architecture())?.image(variant)?;
+    let mut node = Node::start_with(lab, options)?;
+    let image = lab
+        .artifacts_of(options.loader.architecture())?
+        .image(variant)?;
     let before = node.machine.disk().slot_digest('a')?;
     let command = node.install_command(&image, "");
     let printed = node.run_until_reboot(&command)?;
@@ -109,7 +114,11 @@ pub(super) fn falls_back(
 
 fn failing_health(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-1.conf"];
-    let (mut node, result) = falls_back(lab, &UNHEALTHY, Loader::SystemdBoot, 5, entries)?;
+    let options = NodeOptions {
+        configuration: TRIAL_WITH_A_CHECK,
+        ..NodeOptions::new(&V1)
+    };
+    let (mut node, result) = falls_back(lab, &UNHEALTHY, &options, 5, entries)?;
     let failure = &result["failure"];
     ensure!(
         failure["check"]
@@ -131,13 +140,19 @@ fn failing_health(lab: &Lab) -> Result<()> {
 
 fn panic(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-2.conf"];
-    let (_, result) = falls_back(lab, &PANICS, Loader::SystemdBoot, 5, entries)?;
+    let (_, result) = falls_back(lab, &PANICS, &short_trial(Loader::SystemdBoot), 5, entries)?;
     given_up_by_the_loader(&result, 2)
 }
 
 fn no_agent(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-2.conf"];
-    let (_, result) = falls_back(lab, &NO_AGENT, Loader::SystemdBoot, 1, entries)?;
+    let (_, result) = falls_back(
+        lab,
+        &NO_AGENT,
+        &short_trial(Loader::SystemdBoot),
+        1,
+        entries,
+    )?;
     given_up_by_the_loader(&result, 2)
 }
 
@@ -161,7 +176,7 @@ pub(super) fn given_up_by_the_loader(result: &Value, tries: u32) -> Result<()> {
 
 fn stuck(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-1.conf"];
-    let (_, result) = falls_back(lab, &STUCK, Loader::SystemdBoot, 1, entries)?;
+    let (_, result) = falls_back(lab, &STUCK, &short_trial(Loader::SystemdBoot), 1, entries)?;
     // The agent did start, waited for basic.target until the deadline, and says what that still waited for.
     let failure = &result["failure"];
     ensure!(

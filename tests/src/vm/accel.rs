@@ -29,7 +29,8 @@ impl Acceleration {
     pub fn patience(self, base: Duration) -> Duration {
         match self {
             Self::Kvm => base,
-            Self::Tcg => base * 3,
+            // Emulated three times as slow, and that twice on a machine that is shared.
+            Self::Tcg => base * 6,
         }
     }
 }

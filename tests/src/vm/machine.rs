@@ -327,6 +327,16 @@ impl Machine {
         self.power_on()?;
         self.wait_for_boot()
     }
+
+    /// The same, not waiting further than until userspace begins: the slot that it is of.
+    pub fn power_cycle_into_userspace(&mut self) -> Result<String> {
+        self.power_cut();
+        self.power_on()?;
+        let patience = self.patience(60);
+        self.wait_for_console("userspace", patience, |line| {
+            value_after(line, "@@USERSPACE ", "slot")
+        })
+    }
 }
 
 /// Whether a line is one of the first after a reset: the UEFI firmware's, or GRUB's on a BIOS, which says nothing itself.
@@ -334,14 +344,17 @@ fn starts_over(line: &str) -> bool {
     line.contains("BdsDxe: starting") || line.contains("slotd: starting slot")
 }
 
+/// The value of a `key=value` behind a mark of the lab's.
+fn value_after(line: &str, mark: &str, key: &str) -> Option<String> {
+    line[line.find(mark)?..]
+        .split_ascii_whitespace()
+        .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+        .map(str::to_owned)
+}
+
 /// Reads `@@MULTI-USER slot=a version=v1 boot=… up=7.02`.
 fn parse_boot(line: &str) -> Option<Boot> {
-    let rest = &line[line.find("@@MULTI-USER ")?..];
-    let value = |key: &str| {
-        rest.split(' ')
-            .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
-            .map(str::to_owned)
-    };
+    let value = |key| value_after(line, "@@MULTI-USER ", key);
     Some(Boot {
         slot: value("slot")?,
         version: value("version")?,
