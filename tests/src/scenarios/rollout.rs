@@ -133,7 +133,7 @@ fn several(lab: &Lab) -> Result<()> {
 
 fn halted(lab: &Lab) -> Result<()> {
     installed(lab)?;
-    let fleet = Fleet::start(lab, 3)?;
+    let fleet = Fleet::start(lab, 5)?;
     let _controller = Controller::start(lab, "controller")?;
     for node in fleet.nodes() {
         let failing = Health::Failing {
@@ -144,7 +144,7 @@ fn halted(lab: &Lab) -> Result<()> {
     }
     let from = fleet.publish("v1.1.0")?;
     let wish = Wish::apply(&fleet, &from, &json!({}))?;
-    let status = wish.wait_for("Halted", 3, 0, 1)?;
+    let status = wish.wait_for("Halted", 5, 0, 1)?;
     let text = status["conditions"].to_string();
     ensure!(
         text.contains("required.d/50-app") && text.contains(fleet.name()),
@@ -171,22 +171,29 @@ fn halted(lab: &Lab) -> Result<()> {
         node.set_health("v1.1.0", Health::Healthy)?;
     }
     wish.patch(&json!({"attempt": 1}))?;
-    wish.wait_for("Completed", 3, 3, 0)?;
+    wish.wait_for("Completed", 5, 5, 0)?;
     run_version(&fleet, "v1.1.0")?;
     ensure!(
         fleet.observer().most_unavailable() == 1,
         "{}",
         fleet.observer().log()
     );
+    wish.ensure_events(&[
+        ("Accepted", "Normal", "v1.1.0"),
+        ("RollingOut", "Normal", "v1.1.0"),
+        ("Halted", "Warning", "required.d/50-app"),
+        ("Completed", "Normal", "v1.1.0"),
+    ])?;
     wish.delete()
 }
 
 fn unavailable(lab: &Lab) -> Result<()> {
     let admin = installed(lab)?;
-    let fleet = Fleet::start(lab, 3)?;
+    let fleet = Fleet::start(lab, 5)?;
     let _controller = Controller::start(lab, "controller")?;
-    let (sick, cordoned, well) = (fleet.node(0), fleet.node(1), fleet.node(2));
+    let (sick, cordoned, well) = (fleet.node(0), fleet.node(1), fleet.node(4));
     sick.say_not_ready()?;
+    fleet.observer().forget();
     let from = fleet.publish("v1.1.0")?;
     let wish = Wish::apply(&fleet, &from, &json!({}))?;
     wish.waits(well, "NoPlace")?;
@@ -197,15 +204,20 @@ fn unavailable(lab: &Lab) -> Result<()> {
     sick.say_ready()?;
     wish.waits(well, "NoPlace")?;
     ensure!(well.boots().len() == 1, "{:?}", well.boots());
+    let observer = fleet.observer();
+    let theirs = [sick.name(), cordoned.name()].map(str::to_owned).into();
+    ensure!(observer.ever_unavailable() == theirs, "{}", observer.log());
+    observer.forget();
     admin.run(&["uncordon", cordoned.name()])?;
-    wish.wait_for("Completed", 3, 3, 0)?;
+    wish.wait_for("Completed", 5, 5, 0)?;
     run_version(&fleet, "v1.1.0")?;
+    ensure!(observer.most_unavailable() == 1, "{}", observer.log());
     wish.delete()
 }
 
 fn waiting(lab: &Lab) -> Result<()> {
     let admin = installed(lab)?;
-    let fleet = Fleet::start(lab, 3)?;
+    let fleet = Fleet::start(lab, 5)?;
     let _controller = Controller::start(lab, "controller")?;
     let (held, late) = (fleet.node(0), fleet.node(1));
     admin.run(&[
@@ -220,7 +232,7 @@ fn waiting(lab: &Lab) -> Result<()> {
     let wish = Wish::apply(&fleet, &from, &json!({"suspend": true}))?;
     wish.waits(fleet.node(2), "Suspended")?;
     wish.patch(&json!({"suspend": false}))?;
-    wish.wait_until("has one node through", |status| status["ok"] == 1)?;
+    wish.wait_until("has all but one through", |status| status["ok"] == 3)?;
     wish.waits(held, "Held")?;
     ensure!(
         held.boots().len() == 1 && late.boots().len() == 1,
@@ -228,24 +240,24 @@ fn waiting(lab: &Lab) -> Result<()> {
         held.boots()
     );
     admin.run(&["annotate", "node", held.name(), "monok8s.io/hold-"])?;
-    wish.wait_for("Completed", 2, 2, 0)?;
+    wish.wait_for("Completed", 4, 4, 0)?;
     // It joins after the end.
     let label = format!("{FLEET_LABEL}={}", fleet.name());
     admin.run(&["label", "node", late.name(), &label])?;
-    wish.wait_for("Completed", 3, 3, 0)?;
+    wish.wait_for("Completed", 5, 5, 0)?;
     run_version(&fleet, "v1.1.0")?;
     wish.delete()
 }
 
 fn two_controllers(lab: &Lab) -> Result<()> {
     installed(lab)?;
-    let fleet = Fleet::start(lab, 4)?;
+    let fleet = Fleet::start(lab, 5)?;
     let mut first = Controller::start(lab, "one")?;
     let mut second = Controller::start(lab, "two")?;
     fleet.observer().forget();
     let from = fleet.publish("v1.1.0")?;
     let wish = Wish::apply(&fleet, &from, &json!({"rollout": {"maxUnavailable": 2}}))?;
-    for done in 1..=3 {
+    for done in 1..=4 {
         wish.wait_until("goes on", |status| status["ok"].as_u64() >= Some(done))?;
         // Killed, not told to stop: whatever was about to be written is lost, and the Lease runs out by itself.
         let dying = if done % 2 == 1 {
@@ -256,7 +268,7 @@ fn two_controllers(lab: &Lab) -> Result<()> {
         dying.kill()?;
         *dying = Controller::start(lab, if done % 2 == 1 { "one" } else { "two" })?;
     }
-    wish.wait_for("Completed", 4, 4, 0)?;
+    wish.wait_for("Completed", 5, 5, 0)?;
     run_version(&fleet, "v1.1.0")?;
     let observer = fleet.observer();
     ensure!(observer.most_unavailable() <= 2, "{}", observer.log());

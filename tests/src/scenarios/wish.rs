@@ -104,7 +104,7 @@ impl<'a> Wish<'a> {
                 let message = waiting["message"].as_str().unwrap_or_default();
                 let said = message.split("; ").any(|part| {
                     part.strip_prefix(&format!("{reason}: "))
-                        .is_some_and(|names| names.split(", ").any(|name| name == node.name()))
+                        .is_some_and(|names| is_named(names, node.name()))
                 });
                 ensure!(said && waiting["status"] == "True", "{waiting}");
                 if let Ok(object) = self.progress(node) {
@@ -153,6 +153,14 @@ impl<'a> Wish<'a> {
             Ok(())
         })
     }
+}
+
+/// Whether a node is one of `n1, n2, n3 and 2 more`, where it may be one of the two.
+fn is_named(names: &str, node: &str) -> bool {
+    let (first, more) = names
+        .split_once(" and ")
+        .map_or((names, false), |(first, _)| (first, true));
+    more || first.split(", ").any(|name| name == node)
 }
 
 /// The condition of this type.

@@ -96,6 +96,48 @@ fn a_failure_is_named_on_the_upgrade() {
 }
 
 #[test]
+fn nodes_that_are_away_are_named_with_what_they_cost() {
+    let not_ready = |name, since: &str| {
+        let mut node = node(name, "v1.35.0");
+        node["status"]["conditions"][0] =
+            json!({ "type": "Ready", "status": "False", "lastTransitionTime": since });
+        read(node)
+    };
+    let mut snapshot = Snapshot {
+        nodes: vec![
+            not_ready("n1", "2026-01-01T00:00:00Z"),
+            read(node("n2", "v1.35.0")),
+        ],
+        upgrades: vec![read(upgrade("v1.35.1", json!({})))],
+        ..Snapshot::default()
+    };
+    let text = "counted towards maxUnavailable until Ready and schedulable; bring them back, take them out of nodeSelector, or delete \
+                the Node of a machine that is gone";
+    let (_, status) = of(&snapshot);
+    assert_eq!(
+        condition(&status, "NodesUnavailable"),
+        Some(("Unavailable".to_owned(), format!("n1: {text}")))
+    );
+    // On its way with a place, and away for longer than a restart takes.
+    let status = json!({ "phase": "Rebooting", "attempt": 7 });
+    snapshot.progress = vec![read::<OSUpgradeProgress>(progress("n1", status))];
+    snapshot.places = Some(read(json!({ "data": {
+        "uid-n1": r#"{"node":"n1","upgradeUID":"uid-u","progressUID":"uid-p-n1","attempt":7}"#,
+    } })));
+    let (_, status) = of(&snapshot);
+    let told = "n1 (on its way, not Ready since 2026-01-01T00:00:00Z)";
+    assert_eq!(
+        condition(&status, "NodesUnavailable"),
+        Some(("NotBack".to_owned(), format!("{told}: {text}")))
+    );
+    // Just gone: that is the restart.
+    let now = jiff::Timestamp::now().to_string();
+    snapshot.nodes[0] = not_ready("n1", &now);
+    let (_, status) = of(&snapshot);
+    assert_eq!(condition(&status, "NodesUnavailable"), None);
+}
+
+#[test]
 fn a_rejected_upgrade_names_the_rule_and_forgets_its_image() {
     let mut value = upgrade("v1.35.1", json!({}));
     value["spec"]["checksum"] = json!("sha256:...");
