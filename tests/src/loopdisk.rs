@@ -73,7 +73,30 @@ impl LoopDisk {
             "{} has sectors of {block} bytes",
             disk.device.display()
         );
+        disk.forget_partitions()?;
         Ok(disk)
+    }
+
+    /// Takes partitions away that the device has from before: one that somebody added and a killed run did not delete outlives what
+    /// was attached.
+    fn forget_partitions(&self) -> Result<()> {
+        let name = self.name()?;
+        let folder = Path::new("/sys/block").join(name);
+        let entries =
+            std::fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))?;
+        let stale = entries
+            .flatten()
+            .any(|entry| entry.path().join("partition").exists());
+        if stale {
+            process::run("partx", |command| command.arg("--delete").arg(&self.device))?;
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> Result<&std::ffi::OsStr> {
+        self.device
+            .file_name()
+            .context("the loop device has no name")
     }
 
     /// Writes a partition table in sfdisk's language and tells the kernel of it.
@@ -121,11 +144,7 @@ impl LoopDisk {
     }
 
     fn sysfs(&self, attribute: &str) -> Result<String> {
-        let name = self
-            .device
-            .file_name()
-            .context("the loop device has no name")?;
-        let path = Path::new("/sys/block").join(name).join(attribute);
+        let path = Path::new("/sys/block").join(self.name()?).join(attribute);
         let text = std::fs::read_to_string(&path)
             .with_context(|| format!("reading {}", path.display()))?;
         Ok(text.trim().to_owned())

@@ -2,12 +2,15 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::on_loop_disk;
+use crate::cluster::wait_until;
 use crate::lab::Lab;
 use crate::loopdisk::{LoopDisk, Sector};
+use crate::process;
 use crate::runner::Test;
 
 pub(super) fn tests() -> Vec<Test> {
@@ -17,6 +20,7 @@ pub(super) fn tests() -> Vec<Test> {
             "loop/partitions-appear-and-everything-is-detached",
             partitions,
         ),
+        on_loop_disk("loop/partitions-of-a-killed-run-are-in-nobodys-way", stale),
     ]
 }
 
@@ -68,7 +72,7 @@ fn partitions(lab: &Lab) -> Result<()> {
         !std::path::Path::new(&format!("/sys/class/block/{name}")).exists(),
         "{name} is still there"
     );
-    let attached = crate::process::output("losetup", |command| {
+    let attached = process::output("losetup", |command| {
         command
             .arg("--list")
             .arg("--noheadings")
@@ -83,4 +87,38 @@ fn partitions(lab: &Lab) -> Result<()> {
         device.display()
     );
     Ok(())
+}
+
+fn stale(lab: &Lab) -> Result<()> {
+    let script = "label: gpt\nstart=2048, size=4096, name=root-a\n";
+    let file = lab.folder().join("disk");
+    let mut first = LoopDisk::attach(&file, 64 << 20, Sector::B512)?;
+    first.partition(script)?;
+    let device = first.device().to_owned();
+    drop(first);
+    // The same device again, also where its last user is not gone yet, or somebody else takes one meanwhile.
+    let again = || {
+        wait_until("the same loop device", Duration::from_secs(30), || {
+            let disk = LoopDisk::attach(&file, 64 << 20, Sector::B512)?;
+            ensure!(disk.device() == device, "it is {}", disk.device().display());
+            Ok(disk)
+        })
+    };
+    // A partition that nobody deletes.
+    let killed = again()?;
+    process::run("partx", |command| command.arg("--add").arg(&device))?;
+    let partition = killed.partition_device(1);
+    drop(killed);
+    ensure!(
+        partition.exists(),
+        "{} is gone already",
+        partition.display()
+    );
+    let mut next = again()?;
+    ensure!(
+        !partition.exists(),
+        "{} is still there",
+        partition.display()
+    );
+    next.partition(script)
 }
