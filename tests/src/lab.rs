@@ -12,7 +12,7 @@ use crate::loader::{Architecture, Loader};
 use crate::vm::{self, Acceleration, Machine, MoreDisk, Setup};
 
 /// slotd's configuration on the lab's disks: what keeps scenarios short.
-pub const CONFIGURATION: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 90s}\n";
+pub const CONFIGURATION: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 10m}\n";
 
 /// The demo's: everything as delivered, except that a panic would not take ten seconds.
 pub const DEMO_CONFIGURATION: &str = "boot: {panic: 3}\n";

@@ -280,9 +280,14 @@ impl std::str::FromStr for Loader {
     }
 }
 
+/// Reads the listing of `fw_printenv` by the rules of slotd's boot script.
+pub(crate) fn held_by_uboot(listing: &str) -> Result<Held> {
+    uboot::held(listing)
+}
+
 /// Reads the listing of `grub-editenv`: a slot that is proven is good, one with boots left tried, one that is neither bad, and one
 /// of which nothing is said empty.
-fn held_by_grub(listing: &str) -> Result<Held> {
+pub(crate) fn held_by_grub(listing: &str) -> Result<Held> {
     let value = |name: &str| {
         listing
             .lines()

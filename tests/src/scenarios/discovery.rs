@@ -3,8 +3,8 @@
 //! like machines; here the kernel itself says what there is, and `partx` what partitions are called.
 
 mod guest;
-mod look;
-mod rig;
+pub(super) mod look;
+pub(super) mod rig;
 
 use anyhow::{Context, Result, ensure};
 

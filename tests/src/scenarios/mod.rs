@@ -6,6 +6,7 @@ mod agent_trouble;
 mod api;
 mod api_trouble;
 mod applied;
+mod backends;
 mod boot_loaders;
 mod catalogs;
 mod control_plane;
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Test> {
     let mut tests = Vec::new();
     tests.extend(loops::tests());
     tests.extend(discovery::tests());
+    tests.extend(backends::tests());
     tests.extend(writer::tests());
     tests.extend(control_plane::tests());
     tests.extend(api::tests());
@@ -88,22 +90,11 @@ const fn proved_in_machine(
     }
 }
 
-/// A test of virtual machines that are nodes of a cluster of their own, which runs with every `lab test`.
+/// A test of virtual machines that are nodes of a cluster of their own, which takes too long for each change.
 const fn on_nodes(name: &'static str, run: fn(&crate::lab::Lab) -> anyhow::Result<()>) -> Test {
     Test {
         tier: Tier::Node,
-        ..in_machine(name, run)
-    }
-}
-
-/// The same for one that takes too long for each change.
-const fn proved_on_nodes(
-    name: &'static str,
-    run: fn(&crate::lab::Lab) -> anyhow::Result<()>,
-) -> Test {
-    Test {
-        set: Set::Prove,
-        ..on_nodes(name, run)
+        ..proved_in_machine(name, run)
     }
 }
 

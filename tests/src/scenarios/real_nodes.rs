@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{on_nodes, proved_on_nodes};
+use super::on_nodes;
 use crate::cluster::wait_until_every;
 use crate::images::{NODE_NEW, NODE_WITHOUT_KUBELET};
 use crate::lab::Lab;
@@ -18,11 +18,11 @@ pub(super) fn tests() -> Vec<Test> {
             "nodes/the-owners-document-moves-two-nodes-and-a-bad-image-halts",
             document,
         ),
-        proved_on_nodes(
+        on_nodes(
             "nodes/an-upgrade-ends-well-without-an-api-server",
             without_api_server,
         ),
-        proved_on_nodes(
+        on_nodes(
             "nodes/a-power-cut-during-the-trial-boot-is-only-a-delay",
             power_cut,
         ),

@@ -4,16 +4,16 @@ use serde_json::Value;
 
 /// What is looked at: how the root is mounted, and what the loader and the command line say.
 #[derive(Debug, Clone)]
-pub(super) struct Look {
-    pub(super) mount: String,
-    pub(super) slots: Option<[String; 2]>,
-    pub(super) options: String,
-    pub(super) selected: Option<String>,
+pub(in crate::scenarios) struct Look {
+    pub(in crate::scenarios) mount: String,
+    pub(in crate::scenarios) slots: Option<[String; 2]>,
+    pub(in crate::scenarios) options: String,
+    pub(in crate::scenarios) selected: Option<String>,
 }
 
 impl Look {
     /// `mount` is shell that puts the root at `$ROOT`; `$WORK` is an empty folder, `$TREE` the root's files.
-    pub(super) fn new(mount: impl Into<String>) -> Self {
+    pub(in crate::scenarios) fn new(mount: impl Into<String>) -> Self {
         Self {
             mount: mount.into(),
             slots: None,
@@ -23,19 +23,19 @@ impl Look {
     }
 
     /// With slots as configured.
-    pub(super) fn slots(mut self, slots: &Option<[String; 2]>) -> Self {
+    pub(in crate::scenarios) fn slots(mut self, slots: &Option<[String; 2]>) -> Self {
         self.slots.clone_from(slots);
         self
     }
 
     /// With these options of the kernel.
-    pub(super) fn options(mut self, options: impl Into<String>) -> Self {
+    pub(in crate::scenarios) fn options(mut self, options: impl Into<String>) -> Self {
         self.options = options.into();
         self
     }
 
     /// With an entry that systemd-boot says it has started.
-    pub(super) fn selected(mut self, entry: impl Into<String>) -> Self {
+    pub(in crate::scenarios) fn selected(mut self, entry: impl Into<String>) -> Self {
         self.selected = Some(entry.into());
         self
     }
@@ -43,17 +43,17 @@ impl Look {
 
 /// What was found, as far as it counts here.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(in crate::scenarios) struct Found {
     /// Kernel names of A and B.
-    pub(super) slots: [String; 2],
+    pub(in crate::scenarios) slots: [String; 2],
     /// The slot that runs.
-    pub(super) booted: Option<String>,
-    pub(super) evidence: Value,
+    pub(in crate::scenarios) booted: Option<String>,
+    pub(in crate::scenarios) evidence: Value,
 }
 
 impl Found {
     /// Whether a witness named that slot.
-    pub(super) fn says(&self, source: &str, slot: &str) -> bool {
+    pub(in crate::scenarios) fn says(&self, source: &str, slot: &str) -> bool {
         let witnesses = self.evidence.as_array().into_iter().flatten();
         witnesses
             .filter(|witness| witness["source"] == source)

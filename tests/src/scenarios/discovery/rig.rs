@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -17,7 +17,7 @@ const LOADER_VENDOR: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
 
 /// The kind of a disk's partition table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::scenarios) enum Kind {
     /// GUID table, slots 2 and 3, which have a known label pair.
     Gpt,
     /// DOS table, slots 2 and 3.
@@ -51,21 +51,21 @@ impl Kind {
 }
 
 /// The disk, and the names of its slots by `partx` and sysfs, A first.
-pub(super) struct Rig {
-    pub(super) kind: Kind,
+pub(in crate::scenarios) struct Rig {
+    pub(in crate::scenarios) kind: Kind,
     /// Device nodes.
-    pub(super) device: [String; 2],
+    pub(in crate::scenarios) device: [String; 2],
     /// Device numbers.
-    pub(super) number: [String; 2],
+    pub(in crate::scenarios) number: [String; 2],
     /// Ids in the partition table.
-    pub(super) part_uuid: [String; 2],
+    pub(in crate::scenarios) part_uuid: [String; 2],
     folder: PathBuf,
     disk: LoopDisk,
 }
 
 impl Rig {
     /// With ext4, in which a smaller image of the same root lies.
-    pub(super) fn with_ext4(lab: &Lab, kind: Kind, sector: Sector) -> Result<Self> {
+    pub(in crate::scenarios) fn with_ext4(lab: &Lab, kind: Kind, sector: Sector) -> Result<Self> {
         let folder = lab.folder().join(format!("{kind:?}-{}", sector.bytes()));
         let tree = tree(&folder)?;
         let (inner, image) = (folder.join("inner.img"), folder.join("slot.img"));
@@ -76,7 +76,7 @@ impl Rig {
     }
 
     /// With btrfs.
-    pub(super) fn with_btrfs(lab: &Lab) -> Result<Self> {
+    pub(in crate::scenarios) fn with_btrfs(lab: &Lab) -> Result<Self> {
         let folder = lab.folder().join("btrfs");
         let tree = tree(&folder)?;
         let image = folder.join("slot.img");
@@ -89,7 +89,13 @@ impl Rig {
         Self::new(folder, Kind::Gpt, Sector::B512, &image)
     }
 
-    fn new(folder: PathBuf, kind: Kind, sector: Sector, image: &Path) -> Result<Self> {
+    /// With an image in both slots.
+    pub(in crate::scenarios) fn new(
+        folder: PathBuf,
+        kind: Kind,
+        sector: Sector,
+        image: &Path,
+    ) -> Result<Self> {
         let mut disk = LoopDisk::attach(&folder.join("disk"), DISK_SIZE, sector)?;
         disk.partition(kind.script())?;
         for index in kind.slots() {
@@ -136,7 +142,7 @@ impl Rig {
     }
 
     /// Another disk with the same bytes.
-    pub(super) fn twin(&self) -> Result<Self> {
+    pub(in crate::scenarios) fn twin(&self) -> Result<Self> {
         let file = self.folder.join("twin");
         process::run("cp", |command| {
             command
@@ -153,6 +159,21 @@ impl Rig {
         Self::of(self.folder.clone(), self.kind, disk)
     }
 
+    /// The whole disk.
+    pub(in crate::scenarios) fn disk(&self) -> &Path {
+        self.disk.device()
+    }
+
+    /// The file behind it.
+    pub(in crate::scenarios) fn disk_file(&self) -> &Path {
+        self.disk.file()
+    }
+
+    /// The small partition before the slots.
+    pub(in crate::scenarios) fn boot_partition(&self) -> PathBuf {
+        self.disk.partition_device(1)
+    }
+
     fn sector(&self) -> Result<String> {
         let size = process::output("blockdev", |command| {
             command.arg("--getss").arg(self.disk.device())
@@ -161,21 +182,21 @@ impl Rig {
     }
 
     /// Kernel names of the slots.
-    pub(super) fn names(&self) -> [String; 2] {
+    pub(in crate::scenarios) fn names(&self) -> [String; 2] {
         self.device
             .clone()
             .map(|device| device.replace("/dev/", ""))
     }
 
     /// The ways to name the slots that this disk allows; `None` stands for the known labels.
-    pub(super) fn settings(&self) -> Vec<Option<[String; 2]>> {
+    pub(in crate::scenarios) fn settings(&self) -> Vec<Option<[String; 2]>> {
         let mut settings = self.settings_by_name();
         settings.push(Some(self.device.clone()));
         settings
     }
 
     /// Those that do not name a device.
-    pub(super) fn settings_by_name(&self) -> Vec<Option<[String; 2]>> {
+    pub(in crate::scenarios) fn settings_by_name(&self) -> Vec<Option<[String; 2]>> {
         let ids = self.part_uuid.clone().map(|id| format!("PARTUUID={id}"));
         match self.kind {
             Kind::Gpt => {
@@ -187,7 +208,7 @@ impl Rig {
     }
 
     /// That the tool finds this disk's slots, and the one that runs.
-    pub(super) fn finds(&self, look: &Look, booted: &str) -> Result<Found> {
+    pub(in crate::scenarios) fn finds(&self, look: &Look, booted: &str) -> Result<Found> {
         let found = self.look(look)?;
         ensure!(
             found.booted.as_deref() == Some(booted) && found.slots == self.names(),
@@ -198,7 +219,12 @@ impl Rig {
     }
 
     /// That the tool refuses with an exit code and words.
-    pub(super) fn refuses(&self, look: &Look, code: i32, words: &[&str]) -> Result<()> {
+    pub(in crate::scenarios) fn refuses(
+        &self,
+        look: &Look,
+        code: i32,
+        words: &[&str],
+    ) -> Result<()> {
         let output = self.run(look)?;
         let text = String::from_utf8_lossy(&output.stderr);
         ensure!(
@@ -209,7 +235,7 @@ impl Rig {
     }
 
     /// What the tool finds.
-    pub(super) fn look(&self, look: &Look) -> Result<Found> {
+    pub(in crate::scenarios) fn look(&self, look: &Look) -> Result<Found> {
         let output = self.run(look)?;
         // Without a boot loader the slots are shown all the same.
         let Ok(document) = serde_json::from_slice::<Value>(&output.stdout) else {
@@ -228,6 +254,20 @@ impl Rig {
     }
 
     fn run(&self, look: &Look) -> Result<Output> {
+        self.call(
+            look,
+            "/slotd-bootctl status --output json \"$@\"",
+            Stdio::null(),
+        )
+    }
+
+    /// Runs a command, which is given the slots as they are configured as its arguments, with the root as the machine's.
+    pub(in crate::scenarios) fn call(
+        &self,
+        look: &Look,
+        program: &str,
+        input: Stdio,
+    ) -> Result<Output> {
         let work = tempfile::tempdir_in(&self.folder).context("making a folder")?;
         let root = work.path().join("root");
         fs::create_dir(&root).context("making a folder")?;
@@ -249,7 +289,7 @@ impl Rig {
             write(&name, &variable)?;
             script.push_str(&format!("cp $WORK/{name} $ROOT/sys/firmware/efi/efivars\n"));
         }
-        script.push_str("chroot $ROOT /slotd-bootctl status --output json \"$@\"\n");
+        script.push_str(&format!("chroot $ROOT {program}\n"));
         let mut command = Command::new("unshare");
         command
             .args([
@@ -268,12 +308,12 @@ impl Rig {
         if let Some([a, b]) = &look.slots {
             command.args(["--slot-a", a, "--slot-b", b]);
         }
-        command.output().context("starting unshare")
+        command.stdin(input).output().context("starting unshare")
     }
 }
 
 /// Makes an image of a tree, of this size in mke2fs's words.
-pub(super) fn ext4(tree: &Path, image: &Path, size: &str) -> Result<()> {
+pub(in crate::scenarios) fn ext4(tree: &Path, image: &Path, size: &str) -> Result<()> {
     process::run("mke2fs", |command| {
         command
             .args(["-q", "-t", "ext4", "-b", "4096"])
@@ -283,19 +323,23 @@ pub(super) fn ext4(tree: &Path, image: &Path, size: &str) -> Result<()> {
     })
 }
 
-/// The files of a root that has nothing but the slot tool.
-pub(super) fn tree(folder: &Path) -> Result<PathBuf> {
+/// The files of a root that has nothing but slotd's programs.
+pub(in crate::scenarios) fn tree(folder: &Path) -> Result<PathBuf> {
     let tree = folder.join("tree");
     for name in ["proc", "sys", "dev", "run"] {
         fs::create_dir_all(tree.join(name)).context("making a folder")?;
     }
-    let program = artifacts::build_programs()?.join("slotd-bootctl");
-    let libraries = process::output("ldd", |command| command.arg(&program))?;
+    let programs = artifacts::build_programs()?;
+    let programs = ["slotd-bootctl", "slotd"].map(|name| (programs.join(name), tree.join(name)));
+    let libraries = process::output("ldd", |command| {
+        command.args(programs.iter().map(|(program, _)| program))
+    })?;
     let libraries = libraries
         .split_whitespace()
-        .filter(|word| word.starts_with('/'))
+        // Of several programs each one's list has its path and a colon for a heading.
+        .filter(|word| word.starts_with('/') && !word.ends_with(':'))
         .map(|path| (PathBuf::from(path), tree.join(path.trim_start_matches('/'))));
-    for (from, to) in libraries.chain([(program.clone(), tree.join("slotd-bootctl"))]) {
+    for (from, to) in libraries.chain(programs) {
         let parent = to.parent().context("a folder")?;
         fs::create_dir_all(parent)
             .and_then(|()| fs::copy(&from, &to))

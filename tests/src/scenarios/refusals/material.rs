@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
+use crate::artifacts::hex;
 use crate::process;
 
 /// A published file and its checksum.
@@ -141,8 +142,4 @@ fn noise(length: usize) -> Vec<u8> {
     }
     bytes.truncate(length);
     bytes
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

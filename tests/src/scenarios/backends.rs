@@ -1,0 +1,518 @@
+//! The released programs and each boot loader whose data a loop disk can hold: an image is flashed, tried, kept and given up, and
+//! the loader's own tool says what it would start. systemd-boot and `efi` need an ESP and firmware: machines have those.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::discovery::look::Look;
+use super::discovery::rig::{self, Kind, Rig};
+use super::on_loop_disk;
+use crate::lab::Lab;
+use crate::loader::{Held, held_by_grub, held_by_uboot};
+use crate::loopdisk::Sector;
+use crate::process;
+use crate::runner::Test;
+
+pub(super) fn tests() -> Vec<Test> {
+    vec![
+        on_loop_disk("loop/grub-is-driven-by-the-released-programs", |lab| {
+            driven(lab, Kept::Grub)
+        }),
+        on_loop_disk("loop/uboot-is-driven-by-the-released-programs", |lab| {
+            driven(lab, Kept::Uboot)
+        }),
+        on_loop_disk("loop/gptprio-is-driven-by-the-released-programs", |lab| {
+            driven(lab, Kept::Attributes)
+        }),
+    ]
+}
+
+/// Where a loader keeps what it knows of the slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    /// GRUB's environment block in a file system of its own.
+    Grub,
+    /// Two raw copies of U-Boot's environment in a partition.
+    Uboot,
+    /// The slots' attributes in the GUID partition table.
+    Attributes,
+}
+
+/// Bytes of a copy of U-Boot's environment.
+const COPY: u64 = 0x4000;
+
+/// Where a node's processes find the boot partition.
+const BOOT: &str = "/efi";
+
+/// The boots that a trial is given.
+const TRIES: u32 = 2;
+
+fn driven(lab: &Lab, kept: Kept) -> Result<()> {
+    for sector in [Sector::B512, Sector::B4096] {
+        through(lab, kept, sector)
+            .with_context(|| format!("{kept:?}, sectors of {} bytes", sector.bytes()))?;
+    }
+    Ok(())
+}
+
+fn through(lab: &Lab, kept: Kept, sector: Sector) -> Result<()> {
+    let node = Node::new(lab, kept, sector)?;
+    let fresh = node.held()?;
+    ensure!(
+        fresh.states == ["good", "empty"] && fresh.next() == Some('A'),
+        "a fresh disk holds {fresh:?}"
+    );
+    node.shows('A', ["good", "empty"], 'A', false)?;
+    let running = digest(Path::new(&node.rig.device[0]))?;
+
+    node.flash()?;
+    ensure!(
+        node.held()?.next() == Some('A'),
+        "written and not activated, slot B is started: {:?}",
+        node.held()?
+    );
+    node.bootctl('A', &format!("activate B --tries {TRIES}"))?;
+    node.holds(["good", "trial"], 'B', Some(TRIES))?;
+    node.shows('A', ["good", "trial"], 'B', true)?;
+
+    // What the loader does when it starts it.
+    node.count(TRIES - 1)?;
+    node.holds(["good", "trial"], 'B', Some(TRIES - 1))?;
+    let document = node.shows('B', ["good", "trial"], 'B', true)?;
+    ensure!(
+        document["loader"]["trialBoot"] == true
+            && document["slots"][1]["left"] == TRIES - 1
+            && document["slots"][1]["done"] == 1,
+        "{document:#}"
+    );
+    node.bootctl('B', "mark-good")?;
+    node.holds(["good", "good"], 'B', None)?;
+    let document = node.shows('B', ["good", "good"], 'B', false)?;
+    ensure!(
+        document["slots"][1]["image"]["version"] == "v2.0.0",
+        "{document:#}"
+    );
+
+    // Back to a proven slot without a trial, and the other one is given up for good.
+    node.bootctl('B', "activate A")?;
+    node.holds(["good", "good"], 'A', None)?;
+    node.bootctl('A', "mark-bad B")?;
+    node.holds(["good", "bad"], 'A', None)?;
+    node.shows('A', ["good", "bad"], 'A', false)?;
+    // It is tried anew when somebody asks for it, and spent when nobody confirms.
+    node.bootctl('A', &format!("activate B --tries {TRIES}"))?;
+    node.holds(["good", "trial"], 'B', Some(TRIES))?;
+    node.count(0)?;
+    node.holds(["good", "bad"], 'A', None)?;
+    node.shows('A', ["good", "bad"], 'A', false)?;
+
+    // The only slot that is left is not given up: nothing changes.
+    let before = node.data()?;
+    let refused = node.call('A', "/slotd-bootctl mark-bad A \"$@\"", Stdio::null())?;
+    ensure!(
+        refused.status.code() == Some(5),
+        "the only good slot was given up: {refused:?}"
+    );
+    ensure!(
+        node.data()? == before,
+        "what was refused changed what the loader goes by"
+    );
+    ensure!(
+        digest(Path::new(&node.rig.device[0]))? == running,
+        "slot A was written to"
+    );
+    node.is_whole()
+}
+
+/// A disk, and what its machine keeps elsewhere.
+struct Node {
+    kept: Kept,
+    rig: Rig,
+    folder: PathBuf,
+    image: PathBuf,
+}
+
+impl Node {
+    fn new(lab: &Lab, kept: Kept, sector: Sector) -> Result<Self> {
+        let folder = lab
+            .folder()
+            .join(format!("{kept:?}-{}", sector.bytes()).to_lowercase());
+        let tree = rig::tree(&folder)?;
+        let write = |path: &str, text: &str| -> Result<()> {
+            let path = tree.join(path);
+            let parent = path.parent().context("a file without a folder")?;
+            fs::create_dir_all(parent)
+                .and_then(|()| fs::write(&path, text))
+                .with_context(|| format!("writing {}", path.display()))
+        };
+        for name in ["boot", "efi", "etc", "tmp", "var"] {
+            fs::create_dir_all(tree.join(name)).context("making a folder")?;
+        }
+        write("usr/lib/modules/6.1.0/vmlinuz", "no kernel at all\n")?;
+        symlink("/usr/lib/modules/6.1.0/vmlinuz", tree.join("boot/vmlinuz"))
+            .context("linking a kernel")?;
+        // By its first program it is told what an image is made for.
+        fs::create_dir_all(tree.join("sbin"))
+            .and_then(|()| fs::copy(tree.join("slotd-bootctl"), tree.join("sbin/init")))
+            .context("copying a program")?;
+        let mut images = Vec::new();
+        for version in ["v1.0.0", "v2.0.0"] {
+            write(
+                "usr/lib/os-release",
+                &format!("ID=lab\nIMAGE_VERSION=\"{version}\"\n"),
+            )?;
+            let image = folder.join(format!("{version}.ext4"));
+            rig::ext4(&tree, &image, "96M")?;
+            images.push(image);
+        }
+        let rig = Rig::new(folder.clone(), Kind::Gpt, sector, &images[0])?;
+        let node = Self {
+            kept,
+            rig,
+            image: images.pop().context("an image")?,
+            folder,
+        };
+        for name in ["state", "boot"] {
+            fs::create_dir_all(node.folder.join(name)).context("making a folder")?;
+        }
+        node.prepare()?;
+        Ok(node)
+    }
+
+    /// What the builder of a disk writes.
+    fn prepare(&self) -> Result<()> {
+        match self.kept {
+            Kept::Grub => {
+                process::run("mke2fs", |command| {
+                    command
+                        .args(["-q", "-t", "ext4"])
+                        .arg(self.rig.boot_partition())
+                })?;
+                self.with_boot(
+                    "mkdir $BOOT/grub; touch $BOOT/grub/grub.cfg; grub-editenv $BOOT/grub/grubenv create; \
+                     grub-editenv $BOOT/grub/grubenv set slotd_order='a b' slotd_a_ok=1",
+                )
+                .map(drop)
+            }
+            Kept::Uboot => {
+                let empty = self.folder.join("empty.env");
+                fs::write(&empty, "slotd_order=A B\nslotd_a_ok=1\n").context("writing a file")?;
+                let copy = self.folder.join("copy");
+                process::run("mkenvimage", |command| {
+                    command
+                        .args(["-r", "-s", &COPY.to_string(), "-o"])
+                        .args([&copy, &empty])
+                })?;
+                let bytes = fs::read(&copy).context("reading a copy")?;
+                let partition = File::options()
+                    .write(true)
+                    .open(self.rig.boot_partition())
+                    .context("opening a partition")?;
+                for offset in [0, COPY] {
+                    partition
+                        .write_all_at(&bytes, offset)
+                        .context("writing a copy")?;
+                }
+                partition.sync_all().context("writing a copy")?;
+                let device = self.rig.boot_partition();
+                let lines =
+                    [0, COPY].map(|offset| format!("{} {offset:#x} {COPY:#x}\n", device.display()));
+                fs::write(self.environment(), lines.concat()).context("writing a file")
+            }
+            Kept::Attributes => self.set_attributes(2, Attributes::GOOD),
+        }
+    }
+
+    /// The configuration of U-Boot's own tools.
+    fn environment(&self) -> PathBuf {
+        self.folder.join("fw_env.config")
+    }
+
+    /// Runs shell where the boot partition is at `$BOOT`.
+    fn with_boot(&self, script: &str) -> Result<String> {
+        let boot = self.folder.join("boot");
+        let script = format!("set -e; mount \"$DEVICE\" \"$BOOT\"; {script}");
+        process::output("unshare", |command| {
+            command
+                .args(["--mount", "--propagation", "private", "sh", "-c", &script])
+                .env("DEVICE", self.rig.boot_partition())
+                .env("BOOT", boot)
+        })
+    }
+
+    /// What the loader's own tool says.
+    fn held(&self) -> Result<Held> {
+        match self.kept {
+            Kept::Grub => held_by_grub(&self.with_boot("grub-editenv $BOOT/grub/grubenv list")?),
+            Kept::Uboot => held_by_uboot(&process::output("fw_printenv", |command| {
+                command.arg("--config").arg(self.environment())
+            })?),
+            Kept::Attributes => {
+                let [a, b] = [self.attributes(2)?, self.attributes(3)?];
+                Ok(Held {
+                    states: [a.state(), b.state()],
+                    first: if b.priority > a.priority { 'B' } else { 'A' },
+                    tries_left: [a, b].map(Attributes::tries_left),
+                })
+            }
+        }
+    }
+
+    /// That this is what the loader goes by.
+    fn holds(&self, states: [&str; 2], next: char, tries_of_b: Option<u32>) -> Result<()> {
+        let held = self.held()?;
+        ensure!(
+            held.states == states && held.next() == Some(next),
+            "the loader holds {held:?}, not {states:?} with {next} next"
+        );
+        ensure!(
+            tries_of_b.is_none() || held.tries_left[1] == tries_of_b,
+            "the loader holds {held:?}, not {tries_of_b:?} tries"
+        );
+        Ok(())
+    }
+
+    /// Digests of what the loader keeps its knowledge in, or of all of the disk where mounting changes nothing there.
+    fn data(&self) -> Result<String> {
+        match self.kept {
+            Kept::Grub => self.with_boot("cd $BOOT; find . | sort; sha256sum grub/* | sort"),
+            // Not through the device, whose cache knows nothing of what is written to its partitions.
+            Kept::Uboot | Kept::Attributes => digest(self.rig.disk_file()),
+        }
+    }
+
+    /// Takes tries from slot B, as the loader does when it starts it.
+    fn count(&self, left: u32) -> Result<()> {
+        match self.kept {
+            Kept::Grub => self
+                .with_boot(&format!(
+                    "grub-editenv $BOOT/grub/grubenv set slotd_b_tries={left}"
+                ))
+                .map(drop),
+            Kept::Uboot => process::run("fw_setenv", |command| {
+                command
+                    .arg("--config")
+                    .arg(self.environment())
+                    .args(["slotd_b_tries", &left.to_string()])
+            }),
+            Kept::Attributes => {
+                let attributes = self.attributes(3)?;
+                self.set_attributes(
+                    3,
+                    Attributes {
+                        tries: left,
+                        ..attributes
+                    },
+                )
+            }
+        }
+    }
+
+    fn attributes(&self, partition: u32) -> Result<Attributes> {
+        let text = process::output("sfdisk", |command| {
+            command
+                .arg("--part-attrs")
+                .arg(self.rig.disk())
+                .arg(partition.to_string())
+        })?;
+        Ok(Attributes::read(&text))
+    }
+
+    fn set_attributes(&self, partition: u32, attributes: Attributes) -> Result<()> {
+        process::run("sfdisk", |command| {
+            command
+                .args(["--quiet", "--no-reread", "--no-tell-kernel", "--part-attrs"])
+                .arg(self.rig.disk())
+                .args([partition.to_string(), attributes.words()])
+        })
+    }
+
+    /// That other tools find nothing wrong with what holds the data.
+    fn is_whole(&self) -> Result<()> {
+        match self.kept {
+            Kept::Grub => process::run("e2fsck", |command| {
+                command.args(["-f", "-n"]).arg(self.rig.boot_partition())
+            }),
+            Kept::Uboot => Ok(()),
+            Kept::Attributes => {
+                let said = process::output("sgdisk", |command| {
+                    command.arg("--verify").arg(self.rig.disk())
+                })?;
+                ensure!(said.contains("No problems found"), "sgdisk says {said}");
+                Ok(())
+            }
+        }
+    }
+
+    /// Runs a program of the node's with `booted` as its root.
+    fn call(&self, booted: char, program: &str, input: Stdio) -> Result<Output> {
+        let index = usize::from(booted == 'B');
+        let state = self.folder.join("state");
+        let mut mount = format!(
+            "mount -o ro {} $ROOT\n\
+             for name in etc run tmp var; do mount -t tmpfs tmpfs $ROOT/$name; done\n\
+             mkdir -p $ROOT/var/lib/slotd $ROOT/var/lock $ROOT/etc/slotd\n\
+             mount --bind {} $ROOT/var/lib/slotd\n\
+             echo 0123456789abcdef0123456789abcdef >$ROOT/etc/machine-id\n\
+             echo 'install: {{requireAgent: false}}' >$ROOT/etc/slotd/config.yaml\n",
+            self.rig.device[index],
+            state.display(),
+        );
+        match self.kept {
+            Kept::Grub => mount.push_str(&format!(
+                "mount {} $ROOT{BOOT}\n",
+                self.rig.boot_partition().display()
+            )),
+            Kept::Uboot => mount.push_str(&format!(
+                "cp {} $ROOT/etc/fw_env.config\n",
+                self.environment().display()
+            )),
+            Kept::Attributes => {}
+        }
+        let look = Look::new(mount).options(format!(
+            "root=PARTUUID={} ro slotd.slot={}",
+            self.rig.part_uuid[index],
+            booted.to_ascii_lowercase()
+        ));
+        self.rig.call(&look, program, input)
+    }
+
+    /// Runs the slot tool, which has to succeed.
+    fn bootctl(&self, booted: char, command: &str) -> Result<String> {
+        let program = format!("/slotd-bootctl {command} \"$@\"");
+        succeeded(&program, self.call(booted, &program, Stdio::null())?)
+    }
+
+    /// Writes the image to slot B.
+    fn flash(&self) -> Result<()> {
+        let program = format!("/slotd flash - --checksum sha256:{}", digest(&self.image)?);
+        let input = File::open(&self.image).context("opening an image")?;
+        succeeded(&program, self.call('A', &program, input.into())?)?;
+        let written = File::open(&self.rig.device[1]).context("opening slot B")?;
+        let image = fs::read(&self.image).context("reading an image")?;
+        let mut bytes = vec![0; image.len()];
+        written
+            .read_exact_at(&mut bytes, 0)
+            .context("reading slot B")?;
+        ensure!(bytes == image, "slot B does not hold the image");
+        Ok(())
+    }
+
+    /// That the slot tool says this.
+    fn shows(&self, booted: char, states: [&str; 2], next: char, trial: bool) -> Result<Value> {
+        let text = self.bootctl(booted, "status --output json")?;
+        let document: Value = serde_json::from_str(&text).context("reading the status")?;
+        ensure!(
+            document["booted"] == booted.to_string()
+                && document["slots"][0]["state"] == states[0]
+                && document["slots"][1]["state"] == states[1]
+                && document["loader"]["next"]["slot"] == next.to_string()
+                && document["loader"]["next"]["trial"] == trial,
+            "with {booted} running the status is not {states:?} with {next} next: {document:#}"
+        );
+        Ok(document)
+    }
+}
+
+fn succeeded(program: &str, output: Output) -> Result<String> {
+    ensure!(
+        output.status.success(),
+        "{program} ended with {}:\n{}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).context("reading what was printed")
+}
+
+fn digest(path: &Path) -> Result<String> {
+    let said = process::output("sha256sum", |command| command.arg(path))?;
+    let digest = said.split_whitespace().next().context("a digest")?;
+    Ok(digest.to_owned())
+}
+
+/// What ChromeOS keeps in a partition's attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Attributes {
+    priority: u32,
+    tries: u32,
+    successful: bool,
+}
+
+impl Attributes {
+    const GOOD: Self = Self {
+        priority: 15,
+        tries: 1,
+        successful: true,
+    };
+
+    /// Reads the words of sfdisk, in which there is a number for each bit that is set.
+    fn read(text: &str) -> Self {
+        let numbers = text.trim().trim_start_matches("GUID:");
+        let bits: Vec<u32> = numbers
+            .split([',', ' '])
+            .filter_map(|bit| bit.trim_start_matches("GUID:").parse().ok())
+            .collect();
+        let nibble = |first: u32| {
+            (0..4)
+                .filter(|bit| bits.contains(&(first + bit)))
+                .map(|bit| 1 << bit)
+                .sum()
+        };
+        Self {
+            priority: nibble(48),
+            tries: nibble(52),
+            successful: bits.contains(&56),
+        }
+    }
+
+    fn words(self) -> String {
+        let nibble = |value: u32, first: u32| {
+            (0..4)
+                .filter(move |bit| value & (1 << bit) != 0)
+                .map(move |bit| first + bit)
+        };
+        let bits = nibble(self.priority, 48)
+            .chain(nibble(self.tries, 52))
+            .chain(self.successful.then_some(56));
+        let words: Vec<String> = bits.map(|bit| bit.to_string()).collect();
+        format!("GUID:{}", words.join(","))
+    }
+
+    fn state(self) -> &'static str {
+        match self {
+            Self {
+                successful: true, ..
+            } => "good",
+            Self { tries: 1.., .. } => "trial",
+            Self { priority: 0, .. } => "empty",
+            _ => "bad",
+        }
+    }
+
+    fn tries_left(self) -> Option<u32> {
+        (!self.successful).then_some(self.tries)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Attributes;
+
+    #[test]
+    fn attributes_are_read_and_written_in_the_words_of_sfdisk() {
+        let text = "GUID:48,49,50,51,52,56";
+        assert_eq!(Attributes::read(text), Attributes::GOOD);
+        assert_eq!(Attributes::GOOD.words(), text);
+        let trial = Attributes::read("GUID:48,49,50,51,53\n");
+        assert_eq!((trial.priority, trial.tries), (15, 2));
+        assert_eq!((trial.state(), trial.tries_left()), ("trial", Some(2)));
+        assert_eq!(Attributes::read("").state(), "empty");
+        assert_eq!(Attributes::read("GUID:48").state(), "bad");
+    }
+}
