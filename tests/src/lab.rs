@@ -11,7 +11,7 @@ use crate::images::{V1, Variant};
 use crate::loader::{Architecture, Loader};
 use crate::vm::{self, Acceleration, Machine, MoreDisk, Setup};
 
-/// slotd's configuration on the lab's disks: what keeps scenarios short.
+/// slotd's configuration on the lab's disks: few tries and short pauses, and time for a trial on the slowest machine.
 pub const CONFIGURATION: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 10m}\n";
 
 /// The demo's: everything as delivered, except that a panic would not take ten seconds.
