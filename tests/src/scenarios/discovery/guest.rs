@@ -43,8 +43,8 @@ exec chroot $ROOT /slotd-bootctl status --output json "$@"' sh "$@"
 
 pub(super) fn tests() -> Vec<crate::runner::Test> {
     vec![
-        super::super::in_machine("vm/discovery-through-device-mapper", device_mapper),
-        super::super::in_machine("vm/discovery-on-other-buses", buses),
+        super::super::proved_in_machine("vm/discovery-through-device-mapper", device_mapper),
+        super::super::proved_in_machine("vm/discovery-on-other-buses", buses),
     ]
 }
 
