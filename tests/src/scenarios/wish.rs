@@ -155,12 +155,13 @@ impl<'a> Wish<'a> {
     }
 }
 
-/// Whether a node is one of `n1, n2, n3 and 2 more`, where it may be one of the two.
+/// Whether a node is one of `n1, n2, n3 and 2 more`. The names are sorted: one of the two stands behind the last of them.
 fn is_named(names: &str, node: &str) -> bool {
     let (first, more) = names
         .split_once(" and ")
         .map_or((names, false), |(first, _)| (first, true));
-    more || first.split(", ").any(|name| name == node)
+    let last = first.split(", ").last().unwrap_or_default();
+    first.split(", ").any(|name| name == node) || (more && node > last)
 }
 
 /// The condition of this type.
