@@ -1,5 +1,6 @@
 //! The boot loaders that a machine of the lab can have, and what they hold of the slots, seen from outside by their own tools.
 
+mod attributes;
 mod efi;
 mod uboot;
 
@@ -9,7 +10,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{esp, process};
 
+pub(crate) use self::attributes::Attributes;
 pub(crate) use self::efi::EMPTY_STORE;
+pub(crate) use self::uboot::held as held_by_uboot;
 
 /// Name of a machine's variable store, which lies beside its disk.
 pub(crate) const VARIABLE_STORE: &str = "vars.fd";
@@ -278,11 +281,6 @@ impl std::str::FromStr for Loader {
             ),
         }
     }
-}
-
-/// Reads the listing of `fw_printenv` by the rules of slotd's boot script.
-pub(crate) fn held_by_uboot(listing: &str) -> Result<Held> {
-    uboot::held(listing)
 }
 
 /// Reads the listing of `grub-editenv`: a slot that is proven is good, one with boots left tried, one that is neither bad, and one

@@ -141,7 +141,7 @@ fn value<'a>(listing: &'a str, name: &str) -> Option<&'a str> {
 }
 
 /// Reads the listing of `fw_printenv` by the rules of slotd's boot script.
-pub(super) fn held(listing: &str) -> Result<Held> {
+pub(crate) fn held(listing: &str) -> Result<Held> {
     let value = |name: &str| value(listing, name);
     let order = value("slotd_order").context("no slotd_order in the environment")?;
     let first = match order.chars().next() {

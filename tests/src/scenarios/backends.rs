@@ -13,7 +13,7 @@ use super::discovery::look::Look;
 use super::discovery::rig::{self, Kind, Rig};
 use super::on_loop_disk;
 use crate::lab::Lab;
-use crate::loader::{Held, held_by_grub, held_by_uboot};
+use crate::loader::{Attributes, Held, held_by_grub, held_by_uboot};
 use crate::loopdisk::Sector;
 use crate::process;
 use crate::runner::Test;
@@ -142,18 +142,11 @@ impl Node {
         let folder = lab
             .folder()
             .join(format!("{kept:?}-{}", sector.bytes()).to_lowercase());
-        let tree = rig::tree(&folder)?;
-        let write = |path: &str, text: &str| -> Result<()> {
-            let path = tree.join(path);
-            let parent = path.parent().context("a file without a folder")?;
-            fs::create_dir_all(parent)
-                .and_then(|()| fs::write(&path, text))
-                .with_context(|| format!("writing {}", path.display()))
-        };
+        let tree = rig::tree(&folder, &["slotd-bootctl", "slotd"])?;
         for name in ["boot", "efi", "etc", "tmp", "var"] {
             fs::create_dir_all(tree.join(name)).context("making a folder")?;
         }
-        write("usr/lib/modules/6.1.0/vmlinuz", "no kernel at all\n")?;
+        rig::write(&tree, "usr/lib/modules/6.1.0/vmlinuz", "no kernel at all\n")?;
         symlink("/usr/lib/modules/6.1.0/vmlinuz", tree.join("boot/vmlinuz"))
             .context("linking a kernel")?;
         // By its first program it is told what an image is made for.
@@ -162,7 +155,8 @@ impl Node {
             .context("copying a program")?;
         let mut images = Vec::new();
         for version in ["v1.0.0", "v2.0.0"] {
-            write(
+            rig::write(
+                &tree,
                 "usr/lib/os-release",
                 &format!("ID=lab\nIMAGE_VERSION=\"{version}\"\n"),
             )?;
@@ -252,14 +246,7 @@ impl Node {
             Kept::Uboot => held_by_uboot(&process::output("fw_printenv", |command| {
                 command.arg("--config").arg(self.environment())
             })?),
-            Kept::Attributes => {
-                let [a, b] = [self.attributes(2)?, self.attributes(3)?];
-                Ok(Held {
-                    states: [a.state(), b.state()],
-                    first: if b.priority > a.priority { 'B' } else { 'A' },
-                    tries_left: [a, b].map(Attributes::tries_left),
-                })
-            }
+            Kept::Attributes => Ok(Attributes::held([self.attributes(2)?, self.attributes(3)?])),
         }
     }
 
@@ -434,85 +421,4 @@ fn digest(path: &Path) -> Result<String> {
     let said = process::output("sha256sum", |command| command.arg(path))?;
     let digest = said.split_whitespace().next().context("a digest")?;
     Ok(digest.to_owned())
-}
-
-/// What ChromeOS keeps in a partition's attributes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Attributes {
-    priority: u32,
-    tries: u32,
-    successful: bool,
-}
-
-impl Attributes {
-    const GOOD: Self = Self {
-        priority: 15,
-        tries: 1,
-        successful: true,
-    };
-
-    /// Reads the words of sfdisk, in which there is a number for each bit that is set.
-    fn read(text: &str) -> Self {
-        let numbers = text.trim().trim_start_matches("GUID:");
-        let bits: Vec<u32> = numbers
-            .split([',', ' '])
-            .filter_map(|bit| bit.trim_start_matches("GUID:").parse().ok())
-            .collect();
-        let nibble = |first: u32| {
-            (0..4)
-                .filter(|bit| bits.contains(&(first + bit)))
-                .map(|bit| 1 << bit)
-                .sum()
-        };
-        Self {
-            priority: nibble(48),
-            tries: nibble(52),
-            successful: bits.contains(&56),
-        }
-    }
-
-    fn words(self) -> String {
-        let nibble = |value: u32, first: u32| {
-            (0..4)
-                .filter(move |bit| value & (1 << bit) != 0)
-                .map(move |bit| first + bit)
-        };
-        let bits = nibble(self.priority, 48)
-            .chain(nibble(self.tries, 52))
-            .chain(self.successful.then_some(56));
-        let words: Vec<String> = bits.map(|bit| bit.to_string()).collect();
-        format!("GUID:{}", words.join(","))
-    }
-
-    fn state(self) -> &'static str {
-        match self {
-            Self {
-                successful: true, ..
-            } => "good",
-            Self { tries: 1.., .. } => "trial",
-            Self { priority: 0, .. } => "empty",
-            _ => "bad",
-        }
-    }
-
-    fn tries_left(self) -> Option<u32> {
-        (!self.successful).then_some(self.tries)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Attributes;
-
-    #[test]
-    fn attributes_are_read_and_written_in_the_words_of_sfdisk() {
-        let text = "GUID:48,49,50,51,52,56";
-        assert_eq!(Attributes::read(text), Attributes::GOOD);
-        assert_eq!(Attributes::GOOD.words(), text);
-        let trial = Attributes::read("GUID:48,49,50,51,53\n");
-        assert_eq!((trial.priority, trial.tries), (15, 2));
-        assert_eq!((trial.state(), trial.tries_left()), ("trial", Some(2)));
-        assert_eq!(Attributes::read("").state(), "empty");
-        assert_eq!(Attributes::read("GUID:48").state(), "bad");
-    }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
+use super::discovery::rig;
 use super::in_machine;
 use crate::artifacts::{self, repository};
 use crate::lab::Lab;
@@ -111,15 +112,8 @@ fn started(machine: &mut Machine) -> Result<Vec<String>> {
 fn disk(lab: &Lab, loader: Loader) -> Result<PathBuf> {
     let folder = lab.folder();
     let tree = folder.join("tree");
-    let write = |path: &str, text: &str| -> Result<()> {
-        let path = tree.join(path);
-        let parent = path.parent().context("a file without a folder")?;
-        fs::create_dir_all(parent)
-            .and_then(|()| fs::write(&path, text))
-            .with_context(|| format!("writing {}", path.display()))
-    };
-    write("usr/lib/os-release", "IMAGE_VERSION=\"v1\"\n")?;
-    write("boot/vmlinuz-0", "no kernel at all\n")?;
+    rig::write(&tree, "usr/lib/os-release", "IMAGE_VERSION=\"v1\"\n")?;
+    rig::write(&tree, "boot/vmlinuz-0", "no kernel at all\n")?;
     symlink("vmlinuz-0", tree.join("boot/vmlinuz")).context("linking a kernel")?;
     let image = folder.join("image.ext4");
     process::run("mke2fs", |command| {

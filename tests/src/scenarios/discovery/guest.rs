@@ -173,7 +173,7 @@ impl Verity {
 
 /// An ext4 in which there is nothing but the slot tool.
 fn small_root(folder: &Path) -> Result<PathBuf> {
-    let tree = rig::tree(folder)?;
+    let tree = rig::tree(folder, rig::SLOT_TOOL)?;
     let image = folder.join("root.img");
     rig::ext4(&tree, &image, &format!("{ROOT_MIB}M"))?;
     Ok(image)

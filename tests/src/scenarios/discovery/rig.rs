@@ -13,6 +13,8 @@ use crate::loopdisk::{LoopDisk, Sector};
 use crate::{artifacts, process};
 
 const DISK_SIZE: u64 = 512 << 20;
+/// All that discovery needs.
+pub(in crate::scenarios) const SLOT_TOOL: &[&str] = &["slotd-bootctl"];
 const LOADER_VENDOR: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
 
 /// The kind of a disk's partition table.
@@ -67,7 +69,7 @@ impl Rig {
     /// With ext4, in which a smaller image of the same root lies.
     pub(in crate::scenarios) fn with_ext4(lab: &Lab, kind: Kind, sector: Sector) -> Result<Self> {
         let folder = lab.folder().join(format!("{kind:?}-{}", sector.bytes()));
-        let tree = tree(&folder)?;
+        let tree = tree(&folder, SLOT_TOOL)?;
         let (inner, image) = (folder.join("inner.img"), folder.join("slot.img"));
         ext4(&tree, &inner, "48M")?;
         fs::rename(&inner, tree.join("inner.img")).context("moving the inner image")?;
@@ -78,7 +80,7 @@ impl Rig {
     /// With btrfs.
     pub(in crate::scenarios) fn with_btrfs(lab: &Lab) -> Result<Self> {
         let folder = lab.folder().join("btrfs");
-        let tree = tree(&folder)?;
+        let tree = tree(&folder, SLOT_TOOL)?;
         let image = folder.join("slot.img");
         fs::File::create(&image)
             .and_then(|file| file.set_len(192 << 20))
@@ -323,14 +325,26 @@ pub(in crate::scenarios) fn ext4(tree: &Path, image: &Path, size: &str) -> Resul
     })
 }
 
-/// The files of a root that has nothing but slotd's programs.
-pub(in crate::scenarios) fn tree(folder: &Path) -> Result<PathBuf> {
+/// Writes a file of a root, with the folders that it lies in.
+pub(in crate::scenarios) fn write(tree: &Path, path: &str, text: &str) -> Result<()> {
+    let path = tree.join(path);
+    let parent = path.parent().context("a file without a folder")?;
+    fs::create_dir_all(parent)
+        .and_then(|()| fs::write(&path, text))
+        .with_context(|| format!("writing {}", path.display()))
+}
+
+/// The files of a root that has nothing but these programs of slotd's.
+pub(in crate::scenarios) fn tree(folder: &Path, names: &[&str]) -> Result<PathBuf> {
     let tree = folder.join("tree");
     for name in ["proc", "sys", "dev", "run"] {
         fs::create_dir_all(tree.join(name)).context("making a folder")?;
     }
-    let programs = artifacts::build_programs()?;
-    let programs = ["slotd-bootctl", "slotd"].map(|name| (programs.join(name), tree.join(name)));
+    let built = artifacts::build_programs()?;
+    let programs: Vec<_> = names
+        .iter()
+        .map(|name| (built.join(name), tree.join(name)))
+        .collect();
     let libraries = process::output("ldd", |command| {
         command.args(programs.iter().map(|(program, _)| program))
     })?;
