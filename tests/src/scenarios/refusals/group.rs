@@ -15,9 +15,8 @@ use crate::node::{FRESH, Node};
 /// The inactive slot of the reference disk.
 pub(super) const TARGET: &str = "/dev/nvme0n1p3";
 
-/// Settings that let a server that is not there be given up soon.
-const SHORT_PATIENCE: &str =
-    "fetch: {connectTimeout: 2s, idleTimeout: 2s, retries: 1, deadline: 20s}\n";
+/// Settings that let a server that is not there be given up soon. One that sends has all the time that a slow machine needs.
+const SHORT_PATIENCE: &str = "fetch: {connectTimeout: 2s, idleTimeout: 2s, retries: 1}\n";
 
 /// What a check may leave of the inactive slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -39,12 +39,10 @@ fn first_one(node: &mut Node) -> Result<(String, String)> {
 }
 
 /// A server that is slow is waited for in these.
-pub(super) fn patient(group: &mut Group, patient: bool) -> Result<()> {
+fn patient(group: &mut Group, patient: bool) -> Result<()> {
     let path = "/etc/slotd/config.d/30-patient.yaml";
     if patient {
-        group
-            .node
-            .write_file(path, "fetch: {idleTimeout: 60s, deadline: 10m}\n")?;
+        group.node.write_file(path, "fetch: {idleTimeout: 60s}\n")?;
     } else {
         group.node.machine.run(&format!("rm {path}"))?;
     }

@@ -4,7 +4,6 @@ use anyhow::{Context, Result, ensure};
 
 use super::configuration;
 use super::group::{Fault, Group, Leaves, TARGET, restart_agent, wait_for, wait_until_ready};
-use super::interruptions::patient;
 use super::material::{self, Contents, Published};
 use crate::lab::Lab;
 use crate::node::Node;
@@ -225,8 +224,7 @@ fn filled_meanwhile(group: &mut Group, install: &Install) -> Result<()> {
         begin: "truncate -s -15M /efi/filler; sync",
         end: "rm -f /efi/filler /efi/more; sync; slotd cancel >/dev/null 2>&1; true",
     };
-    patient(group, true)?;
-    let ended = group.under(&fault, Leaves::Forgotten, |node| {
+    group.under(&fault, Leaves::Forgotten, |node| {
         // Slow enough for the filling to come first.
         install.slow(node, 5 << 20);
         node.machine.run(&format!(
@@ -248,9 +246,7 @@ fn filled_meanwhile(group: &mut Group, install: &Install) -> Result<()> {
             "the installation ended with {text}"
         );
         Ok(())
-    });
-    patient(group, false)?;
-    ended
+    })
 }
 
 fn loader(group: &mut Group, install: &Install) -> Result<()> {
