@@ -7,19 +7,18 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, OnceLock};
-use std::time::Instant;
+use std::sync::Mutex;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
 use self::key::{forget_others, key};
 pub(crate) use self::key::{hex, is_key};
+use crate::build::{Profile, target_folder};
 use crate::cluster::node_image;
-use crate::cross::{self, Profile};
 use crate::images::{Flavour, Variant};
 use crate::loader::{Architecture, Loader};
-use crate::{binfmt, process, setup};
+use crate::{binfmt, cross, process, setup};
 
 /// The repository that this program was built from.
 pub fn repository() -> &'static Path {
@@ -65,19 +64,15 @@ pub struct Artifacts {
 }
 
 impl Artifacts {
-    /// Builds the programs and the root filesystem.
-    pub fn build(architecture: Architecture) -> Result<Self> {
+    /// Makes the root filesystem for programs of this machine, and builds those of another one.
+    pub fn build(architecture: Architecture, binaries: &Path, profile: Profile) -> Result<Self> {
         let target = target_folder()?;
-        let (binaries, installed, place) = match architecture {
-            Architecture::Amd64 => {
-                let binaries = build_programs()?;
-                (binaries.clone(), binaries, target.join("lab"))
-            }
+        let binaries = binaries.to_owned();
+        let (installed, place) = match architecture {
+            Architecture::Amd64 => (binaries.clone(), target.join("lab")),
             Architecture::Arm64 => {
                 ensure_arm64_packages()?;
-                let binaries = build_programs()?;
-                let installed = cross::build(Profile::Lab)?;
-                (binaries, installed, target.join("lab/arm64"))
+                (cross::build(profile)?, target.join("lab/arm64"))
             }
         };
         let rootfs = rootfs(&binaries, architecture, Flavour::Plain)?;
@@ -304,67 +299,6 @@ fn recipe(command: &mut Command, architecture: Architecture, flavour: Flavour) -
         .arg(repository().join("image/recipe"))
         .args(["--arch", architecture.name()])
         .args(flavour.recipe().map(|name| format!("--flavour={name}")))
-}
-
-/// Builds slotd's programs as they are released; the folder that they lie in. All of them at once: alone, with fewer features of what
-/// they share, each would be built a second time.
-pub(crate) fn build_programs() -> Result<PathBuf> {
-    static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let build = || {
-        let began = Instant::now();
-        eprintln!("lab: building slotd (release)");
-        let folder = build_release(&[
-            "--package",
-            "slotd",
-            "--package",
-            "slotd-bootctl",
-            "--package",
-            "slotd-image",
-        ])?;
-        eprintln!("lab: built in {:.0} s", began.elapsed().as_secs_f64());
-        Ok(folder)
-    };
-    BUILT
-        .get_or_init(|| build().map_err(|error: anyhow::Error| format!("{error:#}")))
-        .clone()
-        .map_err(|error| anyhow!("{error}"))
-}
-
-/// Builds a program of the lab's own, optimised as slotd's are.
-pub(crate) fn build_own(name: &str) -> Result<PathBuf> {
-    eprintln!("lab: building {name} (release)");
-    let folder = build_release(&["--package", "slotd-tests", "--bin", name])?;
-    Ok(folder.join(name))
-}
-
-fn build_release(what: &[&str]) -> Result<PathBuf> {
-    let target = target_folder()?;
-    process::inherit(&cargo(), |command| {
-        command
-            .current_dir(repository())
-            .args(["build", "--release", "--quiet", "--locked"])
-            .args(what)
-            .arg("--target-dir")
-            .arg(&target)
-    })?;
-    Ok(target.join("release"))
-}
-
-/// Cargo, the one that runs us where it does.
-pub(crate) fn cargo() -> PathBuf {
-    std::env::var_os("CARGO")
-        .unwrap_or_else(|| "cargo".into())
-        .into()
-}
-
-/// The target folder that this program lies in.
-pub(crate) fn target_folder() -> Result<PathBuf> {
-    let program = std::env::current_exe().context("finding this program")?;
-    let folder = program
-        .ancestors()
-        .nth(2)
-        .context("this program lies in no target folder")?;
-    Ok(folder.to_owned())
 }
 
 /// Reads the catalog entry that slotd-mkimage prints.

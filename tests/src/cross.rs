@@ -10,7 +10,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::artifacts::{repository, target_folder};
+use crate::artifacts::repository;
+use crate::build::{Profile, target_folder, without_debug_information};
 use crate::{process, setup};
 
 /// What is built.
@@ -29,6 +30,8 @@ const PACKAGES: [&str; 4] = [
     "gcc-aarch64-linux-gnu",
     "libc6-dev-arm64-cross",
 ];
+/// Of what the cross compiler needs itself.
+const STRIP: &str = "aarch64-linux-gnu-strip";
 /// The standard library for a target, in a package of the target's architecture.
 const STANDARD_LIBRARY: &str = "libstd-rust-web-dev";
 /// Where the cross compiler's C library lies, for programs that are run here.
@@ -37,17 +40,6 @@ const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 const EMULATOR: &str = "/usr/bin/qemu-aarch64-static";
 /// ARM64's number in an ELF header (`EM_AARCH64`), at byte 18.
 const ELF_MACHINE: u16 = 183;
-
-/// How programs are built.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Profile {
-    /// As they are released.
-    Release,
-    /// Optimised, but not across crates, which takes as long as all the rest.
-    Lab,
-    /// Quickly.
-    Debug,
-}
 
 /// Builds the programs and says where they are, how large, and whether they run.
 pub fn run(profile: Profile) -> Result<()> {
@@ -77,14 +69,13 @@ pub fn build(profile: Profile) -> Result<PathBuf> {
         setup::installed_version(RUST)?.with_context(|| format!("{RUST} is not installed"))?;
     let sysroot = sysroot(&release)?;
     // A folder of its own: another compiler's results in the common one would make cargo build everything anew.
-    let target = target_folder()?.join("cross");
-    let (flag, name) = match profile {
-        Profile::Release => (Some("--release"), "release"),
-        Profile::Lab => (Some("--profile=lab"), "lab"),
-        Profile::Debug => (None, "debug"),
-    };
+    let target_folder = target_folder()?;
+    let target = target_folder.join("cross");
     let began = Instant::now();
-    eprintln!("lab: building slotd for ARM64 ({name}; several minutes at first)");
+    eprintln!(
+        "lab: building slotd for ARM64 ({}; several minutes at first)",
+        profile.folder()
+    );
     process::inherit(Path::new(CARGO), |command| {
         without_rustup(command)
             .current_dir(repository())
@@ -96,15 +87,20 @@ pub fn build(profile: Profile) -> Result<PathBuf> {
             )
             .args(["build", "--quiet", "--locked", "--target", TARGET])
             .args(PROGRAMS.map(|program| format!("--package={program}")))
-            .args(flag)
+            .args(profile.flag())
             .arg("--target-dir")
             .arg(&target)
     })?;
     eprintln!("lab: built in {:.0} s", began.elapsed().as_secs_f64());
-    let folder = target.join(TARGET).join(name);
+    let built = target.join(TARGET).join(profile.folder());
     for program in PROGRAMS {
-        expect_arm64(&folder.join(program))?;
+        expect_arm64(&built.join(program))?;
     }
+    if profile == Profile::Release {
+        return Ok(built);
+    }
+    let folder = target_folder.join("lab/arm64-programs");
+    without_debug_information(STRIP, &built, &folder, &PROGRAMS)?;
     Ok(folder)
 }
 

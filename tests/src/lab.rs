@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use anyhow::{Context, Result, anyhow};
 
 use crate::artifacts::Artifacts;
+use crate::build::{self, Profile};
 use crate::cluster::{ControlPlane, Options, Program, Programs};
 use crate::images::{V1, Variant};
 use crate::loader::{Architecture, Loader};
@@ -50,6 +51,8 @@ impl<'a> NodeOptions<'a> {
 struct Shared {
     /// Where each test has its folder.
     folder: PathBuf,
+    profile: Profile,
+    programs: OnceLock<Result<PathBuf, String>>,
     artifacts: OnceLock<Result<Artifacts, String>>,
     arm64_artifacts: OnceLock<Result<Artifacts, String>>,
     acceleration: OnceLock<Result<Acceleration, String>>,
@@ -66,8 +69,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// A lab that leaves logs in `folder`.
-    pub fn new(folder: &Path, processors: u32) -> Result<Self> {
+    /// A lab that leaves logs in `folder`, with slotd built like this.
+    pub fn new(folder: &Path, processors: u32, profile: Profile) -> Result<Self> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("creating {}", folder.display()))?;
         Ok(Self {
@@ -75,6 +78,7 @@ impl Lab {
             processors,
             shared: Arc::new(Shared {
                 folder: folder.to_owned(),
+                profile,
                 ..Shared::default()
             }),
             notes: Arc::default(),
@@ -119,6 +123,17 @@ impl Lab {
         &self.folder
     }
 
+    /// The folder of slotd's programs for this machine, built when they are first asked for.
+    pub fn programs(&self) -> Result<PathBuf> {
+        self.shared
+            .programs
+            .get_or_init(|| {
+                build::programs(self.shared.profile).map_err(|error| format!("{error:#}"))
+            })
+            .clone()
+            .map_err(|error| anyhow!("{error}"))
+    }
+
     /// Programs, images and disks, built when they are first asked for.
     pub fn artifacts(&self) -> Result<&Artifacts> {
         self.artifacts_of(Architecture::Amd64)
@@ -130,7 +145,8 @@ impl Lab {
             Architecture::Amd64 => &self.shared.artifacts,
             Architecture::Arm64 => &self.shared.arm64_artifacts,
         };
-        cell.get_or_init(|| Artifacts::build(architecture).map_err(|error| format!("{error:#}")))
+        let build = || Artifacts::build(architecture, &self.programs()?, self.shared.profile);
+        cell.get_or_init(|| build().map_err(|error| format!("{error:#}")))
             .as_ref()
             .map_err(|error| anyhow!("{error}"))
     }

@@ -4,6 +4,7 @@
 pub mod artifacts;
 pub mod bench;
 mod binfmt;
+pub mod build;
 pub mod cluster;
 pub mod cross;
 pub mod demo;

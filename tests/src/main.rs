@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use slotd_tests::bench::Part;
-use slotd_tests::cross::{self, Profile};
+use slotd_tests::build::Profile;
+use slotd_tests::cross;
 use slotd_tests::lab::Lab;
 use slotd_tests::loader::{Architecture, Loader};
 use slotd_tests::runner::{self, Outcome, Set, Test, Tier};
@@ -141,7 +142,7 @@ fn run(cli: Cli) -> Result<bool> {
                 );
             }
             setup::ensure_packages()?;
-            let lab = Lab::new(&lab_folder()?, 2)?.for_test("demo")?;
+            let lab = Lab::new(&lab_folder()?, 2, Profile::Release)?.for_test("demo")?;
             if kubernetes {
                 slotd_tests::demo::kubernetes::run(&lab, keep)?;
             } else {
@@ -156,7 +157,7 @@ fn run(cli: Cli) -> Result<bool> {
             if nodes > 0 {
                 setup::ensure_packages()?;
             }
-            let lab = Lab::new(&lab_folder()?, 1)?.for_test("up")?;
+            let lab = Lab::new(&lab_folder()?, 1, Profile::Release)?.for_test("up")?;
             slotd_tests::cluster::up::run(&lab, nodes).map(|()| true)
         }
         Command::Vm => machine().map(|()| true),
@@ -222,7 +223,12 @@ fn test(arguments: &TestArguments, set: Set) -> Result<bool> {
         .count();
     let parallel = arguments.parallel.min(machines.max(1));
     let processors = if parallel > 1 { 1 } else { 2 };
-    let lab = Lab::new(&lab_folder()?, processors)?;
+    // Building a release takes longer than all that is quicker with it. What is proven is what is released.
+    let profile = match set {
+        Set::Test => Profile::Debug,
+        Set::Prove => Profile::Release,
+    };
+    let lab = Lab::new(&lab_folder()?, processors, profile)?;
     outcomes.extend(runner::run(&lab, &tests, parallel));
     if let Some(path) = &arguments.report {
         runner::write_report(&outcomes, path)?;
@@ -240,7 +246,7 @@ fn test(arguments: &TestArguments, set: Set) -> Result<bool> {
 
 fn bench(only: &[Part], output: Format) -> Result<bool> {
     setup::ensure_packages()?;
-    let lab = Lab::new(&lab_folder()?, 2)?.for_test("bench")?;
+    let lab = Lab::new(&lab_folder()?, 2, Profile::Release)?.for_test("bench")?;
     let report = slotd_tests::bench::run(&lab, only)?;
     match output {
         Format::Table => report.print(),
@@ -251,7 +257,7 @@ fn bench(only: &[Part], output: Format) -> Result<bool> {
 
 fn machine() -> Result<()> {
     setup::ensure_packages()?;
-    let lab = Lab::new(&lab_folder()?, 2)?.for_test("vm")?;
+    let lab = Lab::new(&lab_folder()?, 2, Profile::Release)?.for_test("vm")?;
     let mut machine = lab.machine("machine")?;
     machine.power_on()?;
     let boot = machine.wait_for_boot()?;

@@ -326,6 +326,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::{Outcome, Set, Test, Tier, Verdict, run, skips_fail, summarise};
+    use crate::build::Profile;
     use crate::lab::Lab;
 
     fn test(name: &'static str, run: fn(&Lab) -> anyhow::Result<()>) -> Test {
@@ -342,7 +343,7 @@ mod tests {
     fn tests_with_machines_run_at_the_same_time() {
         static MEETING: std::sync::Barrier = std::sync::Barrier::new(2);
         let folder = tempfile::tempdir().unwrap();
-        let lab = Lab::new(folder.path(), 1).unwrap();
+        let lab = Lab::new(folder.path(), 1, Profile::Debug).unwrap();
         let meet = |_: &Lab| {
             MEETING.wait();
             Ok(())
@@ -365,7 +366,7 @@ mod tests {
     #[test]
     fn failures_and_panics_are_told_apart_from_success_and_keep_their_logs() {
         let folder = tempfile::tempdir().unwrap();
-        let lab = Lab::new(folder.path(), 1).unwrap();
+        let lab = Lab::new(folder.path(), 1, Profile::Debug).unwrap();
         let tests = [
             test("x/passes", |lab| {
                 lab.note("3.4 of 10");

@@ -11,7 +11,8 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::artifacts::{cargo, repository};
+use crate::artifacts::repository;
+use crate::build::cargo;
 use crate::process;
 use crate::runner::{Outcome, Verdict};
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::images::BenchImage;
 use super::meter::{self, Reading};
 use super::{MIB, RUNS, mebibytes};
-use crate::artifacts;
+use crate::build;
 use crate::lab::Lab;
 use crate::loopdisk::{LoopDisk, Sector};
 use crate::server::Server;
@@ -46,7 +46,7 @@ pub(super) fn measure(lab: &Lab) -> Result<Write> {
     std::fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     eprintln!("lab: making images of real files");
     let image = BenchImage::make(&folder, 1024 * MIB, 700 * MIB)?;
-    let writer = artifacts::build_own("bench-write")?;
+    let writer = build::own("bench-write")?;
     let server = Server::start()?;
 
     let bench = Bench {

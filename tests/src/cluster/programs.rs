@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
-use super::go::Go;
+use super::go::{COMPILER_FLAGS, Go};
 use crate::artifacts::{self, repository};
 
 /// Where a folder with ready programs is named, as other Kubernetes test environments have it.
@@ -183,7 +183,7 @@ fn built(names: &[&str], version: Option<&str>) -> Result<Vec<PathBuf>> {
     Ok(names.iter().map(|name| path(name)).collect())
 }
 
-/// Digest of what decides on the programs: the module's files, the version of Go, the linker's flags. Not where the clone is.
+/// Digest of what decides on the programs: the module's files, the version of Go, its flags. Not where the clone is.
 fn key(module: &Path, go: &str, flags: &str) -> Result<String> {
     let mut hasher = Sha256::new();
     let mains = Program::ALL.map(|program| format!("{}/main.go", program.name()));
@@ -196,6 +196,7 @@ fn key(module: &Path, go: &str, flags: &str) -> Result<String> {
         hasher.update(fs::read(&path).with_context(|| format!("reading {}", path.display()))?);
     }
     hasher.update(go);
+    hasher.update(COMPILER_FLAGS);
     hasher.update(flags);
     Ok(artifacts::hex(&hasher.finalize())[..16].to_owned())
 }

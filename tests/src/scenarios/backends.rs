@@ -20,13 +20,13 @@ use crate::runner::Test;
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
-        on_loop_disk("loop/grub-is-driven-by-the-released-programs", |lab| {
+        on_loop_disk("loop/grub-is-driven-by-the-programs", |lab| {
             driven(lab, Kept::Grub)
         }),
-        on_loop_disk("loop/uboot-is-driven-by-the-released-programs", |lab| {
+        on_loop_disk("loop/uboot-is-driven-by-the-programs", |lab| {
             driven(lab, Kept::Uboot)
         }),
-        on_loop_disk("loop/gptprio-is-driven-by-the-released-programs", |lab| {
+        on_loop_disk("loop/gptprio-is-driven-by-the-programs", |lab| {
             driven(lab, Kept::Attributes)
         }),
     ]
@@ -142,7 +142,7 @@ impl Node {
         let folder = lab
             .folder()
             .join(format!("{kept:?}-{}", sector.bytes()).to_lowercase());
-        let tree = rig::tree(&folder, &["slotd-bootctl", "slotd"])?;
+        let tree = rig::tree(lab, &folder, &["slotd-bootctl", "slotd"])?;
         for name in ["boot", "efi", "etc", "tmp", "var"] {
             fs::create_dir_all(tree.join(name)).context("making a folder")?;
         }

@@ -23,7 +23,7 @@ pub(super) fn tests() -> Vec<Test> {
         proved_in_machine("vm/grub-on-a-bios-upgrades-and-falls-back", |lab| {
             upgrades_and_falls_back(lab, Loader::GrubBios)
         }),
-        proved_in_machine("vm/uboot-upgrades-and-falls-back", |lab| {
+        in_machine("vm/uboot-upgrades-and-falls-back", |lab| {
             upgrades_and_falls_back(lab, Loader::Uboot)
         }),
         told(in_machine("vm/efi-upgrades-and-falls-back", |lab| {

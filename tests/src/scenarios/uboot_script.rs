@@ -125,25 +125,22 @@ fn disk(lab: &Lab, loader: Loader) -> Result<PathBuf> {
     })?;
     let disk = folder.join("reference.img");
     let slots = ["A", "B"].map(|slot| format!("--slot={slot}={}", image.display()));
-    make(&disk, loader, &slots)?;
+    make(lab, &disk, loader, &slots)?;
     Ok(disk)
 }
 
-fn make(disk: &Path, loader: Loader, slots: &[String]) -> Result<()> {
-    process::output_with_errors(
-        &artifacts::build_programs()?.join("slotd-mkimage"),
-        |command| {
-            command
-                .args(["disk", "--arch", "arm64", "--recipe"])
-                .arg(repository().join("image/recipe"))
-                .args(loader.disk_arguments())
-                .arg("--units")
-                .arg(repository().join("systemd"))
-                .args(["--slot-size", "32MiB", "--data-size", "32MiB"])
-                .args(slots)
-                .arg("--output")
-                .arg(disk)
-        },
-    )
+fn make(lab: &Lab, disk: &Path, loader: Loader, slots: &[String]) -> Result<()> {
+    process::output_with_errors(&lab.programs()?.join("slotd-mkimage"), |command| {
+        command
+            .args(["disk", "--arch", "arm64", "--recipe"])
+            .arg(repository().join("image/recipe"))
+            .args(loader.disk_arguments())
+            .arg("--units")
+            .arg(repository().join("systemd"))
+            .args(["--slot-size", "32MiB", "--data-size", "32MiB"])
+            .args(slots)
+            .arg("--output")
+            .arg(disk)
+    })
     .map(drop)
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{mebibytes, meter};
-use crate::artifacts;
+use crate::build;
 use crate::cluster::{AuditLog, Requests, wait_until};
 use crate::lab::Lab;
 use crate::scenarios::wish::{Wish, places};
@@ -133,8 +133,8 @@ struct Programs {
 /// Measures a small fleet, then the controller with many objects.
 pub(super) fn measure(lab: &Lab) -> Result<Cluster> {
     let programs = Programs {
-        slotd: artifacts::build_programs()?.join("slotd"),
-        agent: artifacts::build_own("lab")?,
+        slotd: lab.programs()?.join("slotd"),
+        agent: build::own("lab")?,
     };
     lab.control_plane()?.install()?;
     let (writes, first_request, idle_agent) = fleet(lab, &programs)?;

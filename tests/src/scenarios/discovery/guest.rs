@@ -135,8 +135,8 @@ struct Verity {
 
 impl Verity {
     /// Made by `veritysetup`, in one file.
-    fn make(folder: &Path) -> Result<Self> {
-        let image = small_root(folder)?;
+    fn make(lab: &Lab, folder: &Path) -> Result<Self> {
+        let image = small_root(lab, folder)?;
         let printed = process::output("veritysetup", |command| {
             command
                 .arg("format")
@@ -172,8 +172,8 @@ impl Verity {
 }
 
 /// An ext4 in which there is nothing but the slot tool.
-fn small_root(folder: &Path) -> Result<PathBuf> {
-    let tree = rig::tree(folder, rig::SLOT_TOOL)?;
+fn small_root(lab: &Lab, folder: &Path) -> Result<PathBuf> {
+    let tree = rig::tree(lab, folder, rig::SLOT_TOOL)?;
     let image = folder.join("root.img");
     rig::ext4(&tree, &image, &format!("{ROOT_MIB}M"))?;
     Ok(image)
@@ -181,7 +181,7 @@ fn small_root(folder: &Path) -> Result<PathBuf> {
 
 /// Roots on slot B with device mapper in between, while slot A runs.
 fn device_mapper(lab: &Lab) -> Result<()> {
-    let verity = Verity::make(&lab.folder().join("root"))?;
+    let verity = Verity::make(lab, &lab.folder().join("root"))?;
     let mut node = start(lab, &[])?;
     let url = node.server.serve_file(&verity.image);
     let slot = format!("/dev/{}", SLOTS[1]);
@@ -284,7 +284,7 @@ fn sees_through(node: &mut Node, name: &str) -> Result<()> {
 
 /// Disks whose partitions are called otherwise.
 fn buses(lab: &Lab) -> Result<()> {
-    let root = small_root(&lab.folder().join("root"))?;
+    let root = small_root(lab, &lab.folder().join("root"))?;
     let cases = [
         (Bus::Virtio, "virtio_pci virtio_blk", "vda"),
         (Bus::Scsi, "virtio_pci virtio_scsi sd_mod", "sda"),

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::look::{Found, Look};
 use crate::lab::Lab;
 use crate::loopdisk::{LoopDisk, Sector};
-use crate::{artifacts, process};
+use crate::process;
 
 const DISK_SIZE: u64 = 512 << 20;
 /// All that discovery needs.
@@ -69,7 +69,7 @@ impl Rig {
     /// With ext4, in which a smaller image of the same root lies.
     pub(in crate::scenarios) fn with_ext4(lab: &Lab, kind: Kind, sector: Sector) -> Result<Self> {
         let folder = lab.folder().join(format!("{kind:?}-{}", sector.bytes()));
-        let tree = tree(&folder, SLOT_TOOL)?;
+        let tree = tree(lab, &folder, SLOT_TOOL)?;
         let (inner, image) = (folder.join("inner.img"), folder.join("slot.img"));
         ext4(&tree, &inner, "48M")?;
         fs::rename(&inner, tree.join("inner.img")).context("moving the inner image")?;
@@ -80,7 +80,7 @@ impl Rig {
     /// With btrfs.
     pub(in crate::scenarios) fn with_btrfs(lab: &Lab) -> Result<Self> {
         let folder = lab.folder().join("btrfs");
-        let tree = tree(&folder, SLOT_TOOL)?;
+        let tree = tree(lab, &folder, SLOT_TOOL)?;
         let image = folder.join("slot.img");
         fs::File::create(&image)
             .and_then(|file| file.set_len(192 << 20))
@@ -335,12 +335,12 @@ pub(in crate::scenarios) fn write(tree: &Path, path: &str, text: &str) -> Result
 }
 
 /// The files of a root that has nothing but these programs of slotd's.
-pub(in crate::scenarios) fn tree(folder: &Path, names: &[&str]) -> Result<PathBuf> {
+pub(in crate::scenarios) fn tree(lab: &Lab, folder: &Path, names: &[&str]) -> Result<PathBuf> {
     let tree = folder.join("tree");
     for name in ["proc", "sys", "dev", "run"] {
         fs::create_dir_all(tree.join(name)).context("making a folder")?;
     }
-    let built = artifacts::build_programs()?;
+    let built = lab.programs()?;
     let programs: Vec<_> = names
         .iter()
         .map(|name| (built.join(name), tree.join(name)))
