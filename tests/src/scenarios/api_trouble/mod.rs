@@ -3,6 +3,7 @@
 
 mod catalogs;
 mod credentials;
+mod deaths;
 mod handed_over;
 mod kinds;
 mod phases;
@@ -37,6 +38,7 @@ pub(super) fn tests() -> Vec<Test> {
     tests.extend(handed_over::tests());
     tests.extend(watches::tests());
     tests.extend(phases::tests());
+    tests.extend(deaths::tests());
     tests.extend(kinds::tests());
     tests.extend(recreated::tests());
     tests.extend(catalogs::tests());
