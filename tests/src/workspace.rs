@@ -142,7 +142,11 @@ impl WorkspaceTest {
         let command = match &self.kind {
             Kind::Function(program, function) => {
                 let mut command = Command::new(&program.executable);
-                program.place(&mut command).arg(function).arg("--exact");
+                program
+                    .place(&mut command)
+                    .arg(function)
+                    // Also of one that passes: it may say that it left something out.
+                    .args(["--exact", "--show-output"]);
                 command
             }
             Kind::Documentation => {
@@ -204,6 +208,9 @@ fn parse_program(message: &str) -> Result<Option<Program>> {
     }))
 }
 
+/// How a test begins a line, on its standard output, that says what it could not do here, and why.
+const LEFT_OUT: &str = "skipped: ";
+
 /// What became of a program that ran one test, or of rustdoc that ran some, and why.
 fn judge(status: ExitStatus, output: &str) -> (Verdict, Option<String>) {
     let summaries: Vec<Summary> = output.lines().filter_map(parse_summary).collect();
@@ -215,6 +222,13 @@ fn judge(status: ExitStatus, output: &str) -> (Verdict, Option<String>) {
             reason = format!("its process ended ({status}) without a verdict\n{reason}");
         }
         return (Verdict::Failed, Some(reason));
+    }
+    let left_out: Vec<&str> = output
+        .lines()
+        .filter_map(|line| line.strip_prefix(LEFT_OUT))
+        .collect();
+    if !left_out.is_empty() {
+        return (Verdict::Skipped, Some(left_out.join(", ")));
     }
     if sum(|summary| summary.ignored) == 0 {
         return (Verdict::Passed, None);
@@ -262,6 +276,7 @@ fn complaint(output: &str) -> String {
             || line.starts_with("running ")
             || line.starts_with("test ")
             || *line == "failures:"
+            || *line == "successes:"
             || line.starts_with("---- ")
             || line.starts_with("note: run with `RUST_BACKTRACE=1`")
     };
@@ -374,6 +389,13 @@ mod tests {
         );
         let ignored = printed("ignored", "", "ok. 0 passed; 0 failed; 1 ignored");
         assert_eq!(judge(good, &ignored).1.unwrap(), "ignored without a reason");
+
+        let left_out = "\nsuccesses:\n\n---- a::b stdout ----\nwrote 3 files\nskipped: no tape here\n\n\nsuccesses:\n    a::b\n";
+        let left_out = printed("ok", left_out, "ok. 1 passed; 0 failed; 0 ignored");
+        assert_eq!(
+            judge(good, &left_out),
+            (Verdict::Skipped, Some("no tape here".to_owned()))
+        );
     }
 
     #[test]
@@ -385,6 +407,14 @@ mod tests {
         assert_eq!(
             reason.unwrap(),
             "thread 'a::b' (7) panicked at src/a.rs:3:5:\nboom\n    a::b"
+        );
+        let shown = output.replace(
+            "\nfailures:\n\n----",
+            "\nsuccesses:\n\nsuccesses:\n\nfailures:\n\n----",
+        );
+        assert_eq!(
+            judge(ExitStatus::from_raw(101 << 8), &shown).1,
+            judge(ExitStatus::from_raw(101 << 8), &output).1
         );
     }
 }
