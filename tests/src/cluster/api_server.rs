@@ -7,6 +7,7 @@ use anyhow::{Result, bail, ensure};
 
 use super::client::Client;
 use super::control_plane::PATIENCE;
+use super::knocks::Knocks;
 use super::service::Service;
 
 /// How it is started, again and again at the same port and on the same data, and whether it runs.
@@ -14,6 +15,7 @@ use super::service::Service;
 pub(super) struct ApiServer {
     program: PathBuf,
     arguments: Vec<String>,
+    port: u16,
     folder: PathBuf,
     admin: Client,
     service: Mutex<Option<Service>>,
@@ -24,12 +26,14 @@ impl ApiServer {
     pub(super) fn start(
         program: PathBuf,
         arguments: Vec<String>,
+        port: u16,
         folder: PathBuf,
         admin: Client,
     ) -> Result<Self> {
         let server = Self {
             program,
             arguments,
+            port,
             folder,
             admin,
             service: Mutex::default(),
@@ -84,6 +88,11 @@ pub struct Outage<'a> {
 }
 
 impl Outage<'_> {
+    /// Counts from now on what these processes ask in vain; it has to go before the outage ends.
+    pub fn knocks(&self, processes: &[u32]) -> Result<Knocks> {
+        Knocks::listen(self.server.port, processes)
+    }
+
     /// Starts the API server again, and waits until it is ready.
     pub fn end(self) -> Result<()> {
         self.server.ensure_started()

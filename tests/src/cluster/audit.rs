@@ -166,18 +166,23 @@ impl Requests {
 
     /// The most requests that came within any span of this length.
     pub fn most_within(&self, span: Duration) -> usize {
-        let mut times: Vec<Timestamp> = self.0.iter().map(|request| request.received).collect();
-        times.sort();
-        let mut first = 0;
-        let mut most = 0;
-        for (index, time) in times.iter().enumerate() {
-            while time.duration_since(times[first]).unsigned_abs() >= span {
-                first += 1;
-            }
-            most = most.max(index + 1 - first);
-        }
-        most
+        most_within(self.0.iter().map(|request| request.received), span)
     }
+}
+
+/// The most of these times that lie within any span of this length.
+pub fn most_within(times: impl IntoIterator<Item = Timestamp>, span: Duration) -> usize {
+    let mut times: Vec<Timestamp> = times.into_iter().collect();
+    times.sort();
+    let mut first = 0;
+    let mut most = 0;
+    for (index, time) in times.iter().enumerate() {
+        while time.duration_since(times[first]).unsigned_abs() >= span {
+            first += 1;
+        }
+        most = most.max(index + 1 - first);
+    }
+    most
 }
 
 #[cfg(test)]

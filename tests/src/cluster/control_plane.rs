@@ -86,6 +86,7 @@ impl ControlPlane {
         let api_server = ApiServer::start(
             programs.path(Program::ApiServer)?.to_owned(),
             api_server_arguments(etcd_clients, port, options),
+            port,
             folder.clone(),
             admin.clone(),
         )?;

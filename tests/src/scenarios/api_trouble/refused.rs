@@ -1,4 +1,4 @@
-//! 429, 5xx, and no answer at all in the midst of a roll-out.
+//! 429, 5xx, no answer at all, and nobody who would answer, in the midst of a roll-out.
 
 use std::fs;
 use std::net::TcpListener;
@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use super::{PATIENCE, SPAN, asked_seldom};
-use crate::cluster::{ApiRequest, AuditLog, Requests, wait_until};
+use super::{BUSY_AGENT, BUSY_CONTROLLER, PATIENCE, SPAN, asked_seldom};
+use crate::cluster::{ApiRequest, AuditLog, Knock, Requests, most_within, wait_until};
 use crate::lab::Lab;
 use crate::runner::Test;
 use crate::scenarios::api::installed;
@@ -35,6 +35,7 @@ pub(super) fn tests() -> Vec<Test> {
             "cluster/a-roll-out-that-is-answered-nothing-waits-and-goes-on",
             silent,
         ),
+        on_stand_ins("cluster/an-api-server-that-is-away-is-asked-seldom", away),
     ]
 }
 
@@ -163,8 +164,74 @@ fn silent(lab: &Lab) -> Result<()> {
     })
 }
 
+fn away(lab: &Lab) -> Result<()> {
+    installed(lab)?;
+    ridden_out(lab, &|ride| {
+        let controller = ride.controller.process().context("no controller")?;
+        // The one on trial is being started.
+        let mut processes = wait_until("an agent on each node", PATIENCE, || {
+            let agents = ride.fleet.nodes().iter().map(|node| {
+                let name = node.name();
+                node.agent().with_context(|| format!("{name} has no agent"))
+            });
+            agents.collect::<Result<Vec<u32>>>()
+        })?;
+        processes.push(controller);
+        let away = ride.fleet.plane().stop_api_server()?;
+        let knocks = away.knocks(&processes)?;
+        ride.confirm()?;
+        let times_of = |process: u32, knocks: &[Knock]| -> Vec<Timestamp> {
+            let own = knocks.iter().filter(|knock| knock.process == process);
+            own.map(|knock| knock.received).collect()
+        };
+        // For so long that who asks again at once is noticed, and who does not ask at all.
+        let seen = wait_until("knocks of all for a while", PATIENCE * 2, || {
+            let seen = knocks.seen();
+            for &process in &processes {
+                let times = times_of(process, &seen);
+                let lasts = times
+                    .first()
+                    .zip(times.last())
+                    .is_some_and(|(first, last)| {
+                        last.duration_since(*first).unsigned_abs() >= SPAN
+                    });
+                ensure!(lasts, "{process} of {processes:?} knocked at {times:?}");
+            }
+            Ok(seen)
+        })?;
+        // The port is the server's again.
+        drop(knocks);
+        away.end()?;
+        // Of nodes that nobody could hear from the controller manager says that they are unavailable. That is not slotd's doing, which
+        // is watched from when all are heard again.
+        ride.fleet.wait_until_available()?;
+        ride.fleet.observer().forget();
+        let mut busiest = 0;
+        for &process in &processes {
+            let most = most_within(times_of(process, &seen), SPAN);
+            let allowed = if process == controller {
+                BUSY_CONTROLLER
+            } else {
+                busiest = busiest.max(most);
+                BUSY_AGENT
+            };
+            ensure!(
+                most <= allowed,
+                "{most} knocks of {process}, of which {controller} is the controller"
+            );
+        }
+        lab.note(format!(
+            "at most {busiest} knocks of an agent and {} of the controller in {} s",
+            most_within(times_of(controller, &seen), SPAN),
+            SPAN.as_secs()
+        ));
+        Ok(())
+    })
+}
+
 /// A roll-out whose first node is on trial.
 struct Ride<'a> {
+    controller: &'a Controller,
     fleet: &'a Fleet<'a>,
     wish: &'a Wish<'a>,
     log: AuditLog,
@@ -241,7 +308,7 @@ fn ridden_out(lab: &Lab, trouble: &dyn Fn(&Ride<'_>) -> Result<()>) -> Result<()
     for node in fleet.nodes() {
         node.set_health(VERSION, Health::Waiting)?;
     }
-    let _controller = Controller::start(lab, "controller")?;
+    let controller = Controller::start(lab, "controller")?;
     fleet.observer().forget();
     let log = fleet.plane().audit_log()?;
     let from = fleet.publish(VERSION)?;
@@ -253,6 +320,7 @@ fn ridden_out(lab: &Lab, trouble: &dyn Fn(&Ride<'_>) -> Result<()>) -> Result<()
     })?;
     let began = Timestamp::now();
     trouble(&Ride {
+        controller: &controller,
         fleet: &fleet,
         wish: &wish,
         log: fleet.plane().audit_log()?,
