@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 
-use super::{BUSY_AGENT, BUSY_CONTROLLER, PATIENCE, SPAN, asked_seldom};
+use super::{PATIENCE, SPAN, asked_seldom};
 use crate::cluster::{ApiRequest, AuditLog, Knock, Requests, most_within, wait_until};
 use crate::lab::Lab;
 use crate::runner::Test;
@@ -20,6 +20,13 @@ use crate::standin::{Controller, Fleet, Health, USER};
 /// Writes of agents and controller together for one node, evictions and Leases left out, with those that were refused: what
 /// writes in vain again and again would be above.
 const WRITES: usize = 30;
+
+/// Connections that an agent may try to make in [`SPAN`] while nobody answers: what asks waits about a second at first and then
+/// longer, so no more than six times in ten seconds; its watch, its Node, its status, and twice as much for chance.
+const KNOCKS_OF_AGENT: usize = 30;
+
+/// The same of the controller, with five watches, its Lease every two seconds, and its writes.
+const KNOCKS_OF_CONTROLLER: usize = 40;
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
@@ -210,10 +217,10 @@ fn away(lab: &Lab) -> Result<()> {
         for &process in &processes {
             let most = most_within(times_of(process, &seen), SPAN);
             let allowed = if process == controller {
-                BUSY_CONTROLLER
+                KNOCKS_OF_CONTROLLER
             } else {
                 busiest = busiest.max(most);
-                BUSY_AGENT
+                KNOCKS_OF_AGENT
             };
             ensure!(
                 most <= allowed,
