@@ -209,7 +209,7 @@ fn parse_program(message: &str) -> Result<Option<Program>> {
 }
 
 /// How a test begins a line, on its standard output, that says what it could not do here, and why.
-const LEFT_OUT: &str = "skipped: ";
+const LEFT_OUT: &str = "not tested here: ";
 
 /// What became of a program that ran one test, or of rustdoc that ran some, and why.
 fn judge(status: ExitStatus, output: &str) -> (Verdict, Option<String>) {
@@ -390,7 +390,7 @@ mod tests {
         let ignored = printed("ignored", "", "ok. 0 passed; 0 failed; 1 ignored");
         assert_eq!(judge(good, &ignored).1.unwrap(), "ignored without a reason");
 
-        let left_out = "\nsuccesses:\n\n---- a::b stdout ----\nwrote 3 files\nskipped: no tape here\n\n\nsuccesses:\n    a::b\n";
+        let left_out = "\nsuccesses:\n\n---- a::b stdout ----\nwrote 3 files\nskipped: x/y (no reason)\nnot tested here: no tape here\n\n\nsuccesses:\n    a::b\n";
         let left_out = printed("ok", left_out, "ok. 1 passed; 0 failed; 0 ignored");
         assert_eq!(
             judge(good, &left_out),

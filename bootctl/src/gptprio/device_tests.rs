@@ -131,7 +131,9 @@ fn the_slots_are_changed_on_whatever_disk_there_is() {
         // The tools take a plain file for one with sectors of 512 bytes.
         change(&slots(&file, &image, sector, true), &file, sector == 512);
         let Some(device) = Loop::attach(&file, sector) else {
-            println!("skipped: devices of {sector}-byte sectors, no loop device can be had here");
+            println!(
+                "not tested here: devices of {sector}-byte sectors, no loop device can be had here"
+            );
             continue;
         };
         let path = device.device.as_path();
