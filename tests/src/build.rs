@@ -109,7 +109,7 @@ pub(crate) fn cargo() -> PathBuf {
 }
 
 /// The target folder that this program lies in.
-pub(crate) fn target_folder() -> Result<PathBuf> {
+pub fn target_folder() -> Result<PathBuf> {
     let program = std::env::current_exe().context("finding this program")?;
     let folder = program
         .ancestors()

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use slotd_tests::bench::Part;
-use slotd_tests::build::Profile;
+use slotd_tests::build::{Profile, target_folder};
 use slotd_tests::cross;
 use slotd_tests::lab::Lab;
 use slotd_tests::loader::{Architecture, Loader};
@@ -178,12 +178,7 @@ fn run(cli: Cli) -> Result<bool> {
 
 /// Where logs and machines lie.
 fn lab_folder() -> Result<PathBuf> {
-    let program = std::env::current_exe().context("finding this program")?;
-    let target = program
-        .ancestors()
-        .nth(2)
-        .context("this program lies in no target folder")?;
-    Ok(target.join("lab/runs"))
+    Ok(target_folder()?.join("lab/runs"))
 }
 
 fn test(arguments: &TestArguments, set: Set) -> Result<bool> {

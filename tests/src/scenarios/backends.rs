@@ -1,4 +1,4 @@
-//! The released programs and each boot loader whose data a loop disk can hold: an image is flashed, tried, kept and given up, and
+//! The programs and each boot loader whose data a loop disk can hold: an image is flashed, tried, kept and given up, and
 //! the loader's own tool says what it would start. systemd-boot and `efi` need an ESP and firmware: machines have those.
 
 use std::fs::{self, File};
