@@ -1,7 +1,7 @@
 //! Waiting times that differ between processes, and grow while something fails.
 
 use std::hash::{BuildHasher, RandomState};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A time between 80 % and 120 % of `time`.
 pub(crate) fn jittered(time: Duration) -> Duration {
@@ -39,10 +39,54 @@ impl Backoff {
     }
 }
 
+/// How long a watch has to stand before its next failure counts as the first one.
+const STEADY: Duration = Duration::from_secs(20);
+
+/// The pauses of a watch between its failures. The client library's own wait up to a minute once the API server was away for half
+/// of one, and begin anew only two minutes after the last failure: a roll-out would stand still for longer than the outage was.
+#[derive(Debug, Clone)]
+pub(crate) struct WatchBackoff {
+    backoff: Backoff,
+    /// When the last pause ends.
+    until: Option<Instant>,
+}
+
+impl WatchBackoff {
+    /// Pauses from about a second up to `most`.
+    pub(crate) fn new(most: Duration) -> Self {
+        Self {
+            backoff: Backoff::new(Duration::from_secs(1), most),
+            until: None,
+        }
+    }
+
+    fn failed(&mut self, now: Instant) -> Duration {
+        if (self.until).is_some_and(|until| now.saturating_duration_since(until) >= STEADY) {
+            self.backoff.succeeded();
+        }
+        let pause = self.backoff.failed();
+        self.until = now.checked_add(pause);
+        pause
+    }
+}
+
+impl Iterator for WatchBackoff {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        Some(self.failed(Instant::now()))
+    }
+}
+
+impl kube::runtime::utils::Backoff for WatchBackoff {
+    // Called at each event, of which each attempt brings one before it fails: no sign of success.
+    fn reset(&mut self) {}
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{Backoff, jittered};
-    use std::time::Duration;
+    use super::{Backoff, STEADY, WatchBackoff, jittered};
+    use std::time::{Duration, Instant};
 
     #[test]
     fn waiting_grows_to_its_bound_and_begins_anew() {
@@ -62,6 +106,24 @@ mod tests {
         near(backoff.failed(), 30);
         backoff.succeeded();
         near(backoff.failed(), 1);
+    }
+
+    #[test]
+    fn a_watch_waits_longer_each_time_until_it_stood_for_a_while() {
+        let mut backoff = WatchBackoff::new(Duration::from_secs(10));
+        let mut now = Instant::now();
+        let soon = Duration::from_millis(3);
+        // The last but one stood, but not long enough.
+        let stood = [soon, soon, soon, soon, soon, soon, STEADY / 2, STEADY];
+        let expected = [1000, 2000, 4000, 8000, 10000, 10000, 10000, 1000];
+        for (stood, expected) in stood.into_iter().zip(expected) {
+            now += stood;
+            let pause = backoff.failed(now);
+            kube::runtime::utils::Backoff::reset(&mut backoff);
+            now += pause;
+            let allowed = expected * 8 / 10..=expected * 12 / 10;
+            assert!(allowed.contains(&pause.as_millis()), "{pause:?} {expected}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(super) const ANSWER: Duration = Duration::from_secs(30);
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Between two tries at most.
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Why the cluster could not be asked or told.
 #[derive(Debug, Error)]

@@ -9,7 +9,8 @@ use kube::runtime::{WatchStreamExt, watcher as watch_of};
 use kube::{Api, Client};
 use slotd_crds::api::OSUpgradeProgress;
 
-use super::error::ClusterError;
+use super::error::{ClusterError, LONGEST_PAUSE};
+use crate::backoff::WatchBackoff;
 
 /// The objects of one node, kept up to date by a watch that begins again by itself.
 pub(super) struct Watch {
@@ -28,7 +29,9 @@ impl Watch {
         let api: Api<OSUpgradeProgress> = Api::all(client);
         let own = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
         Self {
-            stream: watch_of(api, own).default_backoff().boxed(),
+            stream: watch_of(api, own)
+                .backoff(WatchBackoff::new(LONGEST_PAUSE))
+                .boxed(),
             objects: BTreeMap::new(),
             list: BTreeMap::new(),
             complete: false,

@@ -25,6 +25,8 @@ const DEBOUNCE: Duration = Duration::from_millis(200);
 const RESYNC: Duration = Duration::from_secs(600);
 /// The most that a pass may take: one that hangs is begun anew.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two passes of which the first one failed, at most: a write that is refused for good is not tried more often.
+const LONGEST_PAUSE: Duration = Duration::from_secs(20);
 
 /// Runs the controller until it is told to stop, or is to be started anew with another credential.
 ///
@@ -114,7 +116,7 @@ async fn renewed(original: Option<&Original>) {
 async fn work(client: &Client, namespace: &str, identity: &str, mut leads: watch::Receiver<bool>) {
     let changed = Arc::new(Notify::new());
     let mut passes = Passes::new(client, namespace, identity, &changed);
-    let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(60));
+    let mut backoff = Backoff::new(Duration::from_millis(500), LONGEST_PAUSE);
     // When to look next; before that only where something changes, and not even then after a failure.
     let mut due = Instant::now();
     let mut failed = false;

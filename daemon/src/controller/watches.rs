@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
@@ -20,7 +21,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tracing::warn;
 
+use crate::backoff::WatchBackoff;
 use crate::said;
+
+/// Between two attempts of a watch. Only one controller asks, and a whole roll-out may wait for it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// What can be watched.
 pub(super) trait Watched:
@@ -75,7 +80,8 @@ impl<K: Watched> Watch<K> {
             })
         };
         let task = tokio::spawn(async move {
-            let mut events = std::pin::pin!(reflect(writer, events.default_backoff()));
+            let backoff = WatchBackoff::new(LONGEST_PAUSE);
+            let mut events = std::pin::pin!(reflect(writer, events.backoff(backoff)));
             while let Some(event) = events.next().await {
                 match event {
                     Ok(Event::Init | Event::InitApply(_)) => {}
