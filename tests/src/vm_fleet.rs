@@ -15,7 +15,7 @@ use crate::standin::{FLEET_LABEL, Observer};
 use crate::vm::Machine;
 
 /// slotd's configuration on these nodes. That their kubelet has to say that it is well is slotd's own default.
-const CONFIGURATION: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 150s}\n";
+const CONFIGURATION: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 240s}\n";
 
 /// The user that the manifests give the controller's rights to.
 const CONTROLLER: &str = "slotd-controller";
