@@ -9,7 +9,6 @@ use crate::cluster::wait_until_every;
 use crate::images::{NODE_NEW, NODE_WITHOUT_KUBELET};
 use crate::lab::Lab;
 use crate::runner::Test;
-use crate::standin::Moment;
 use crate::vm_fleet::{DEPLOYMENT, PAUSE, VmFleet};
 
 pub(super) fn tests() -> Vec<Test> {
@@ -134,24 +133,6 @@ fn ended(fleet: &mut VmFleet, upgrade: &str) -> Result<()> {
     fleet.wait_until_available()
 }
 
-/// The most nodes that were cordoned at once: with the API server away for long, no node is Ready when it is back.
-fn most_cordoned(moments: &[Moment]) -> usize {
-    let mut cordoned = BTreeSet::new();
-    let mut most = 0;
-    for moment in moments {
-        let told = moment.event.strip_prefix("node ");
-        if let Some((name, words)) = told.and_then(|told| told.split_once(": ")) {
-            if words.starts_with("unschedulable") {
-                cordoned.insert(name);
-            } else {
-                cordoned.remove(name);
-            }
-        }
-        most = most.max(cordoned.len());
-    }
-    most
-}
-
 /// Both nodes run this version from this slot: by the kubelet's word, by the firmware's and loader's, and by slotd's.
 fn runs(fleet: &mut VmFleet, version: &str, slot: char) -> Result<()> {
     for node in &mut fleet.nodes {
@@ -250,10 +231,9 @@ fn without_api_server(lab: &Lab) -> Result<()> {
     );
     outage.end()?;
     ended(&mut fleet, upgrade)?;
-    let moments = fleet.observer.moments();
     ensure!(
-        most_cordoned(&moments) == 1,
-        "two nodes were cordoned at once: {}",
+        fleet.observer.most_taken_down() == 1,
+        "two nodes were taken down at once: {}",
         fleet.observer.log()
     );
     runs(&mut fleet, NODE_NEW.version(), 'B')
@@ -278,32 +258,4 @@ fn power_cut(lab: &Lab) -> Result<()> {
     boot.expect('B', NODE_NEW.version())?;
     completed(&mut fleet, upgrade)?;
     runs(&mut fleet, NODE_NEW.version(), 'B')
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::most_cordoned;
-    use crate::standin::Moment;
-
-    #[test]
-    fn nodes_that_are_only_not_ready_are_not_taken_for_cordoned_ones() {
-        let moment = |event: &str| Moment {
-            at: Duration::ZERO,
-            event: event.to_owned(),
-            unavailable: ["a", "b"].map(str::to_owned).into(),
-            ready_pods: std::collections::BTreeMap::new(),
-        };
-        let mut moments = vec![
-            moment("node a: schedulable, Ready Unknown, boot 1"),
-            moment("node b: unschedulable, Ready Unknown, boot 1"),
-            moment("pod x/y: gone"),
-            moment("node b: schedulable, Ready True, boot 2"),
-            moment("node a: unschedulable, Ready True, boot 1"),
-        ];
-        assert_eq!(most_cordoned(&moments), 1);
-        moments.push(moment("node b: unschedulable, Ready True, boot 2"));
-        assert_eq!(most_cordoned(&moments), 2);
-    }
 }

@@ -30,8 +30,17 @@ pub struct Moment {
     pub event: String,
     /// Nodes that are unschedulable or not Ready.
     pub unavailable: BTreeSet<String>,
+    /// Those of them that are schedulable, and of which the controller manager only says that it has not heard of them.
+    pub unheard: BTreeSet<String>,
     /// Pods that are Ready and not about to be deleted, by namespace.
     pub ready_pods: BTreeMap<String, usize>,
+}
+
+impl Moment {
+    /// How many nodes were unavailable for another reason than that nobody heard of them.
+    fn taken_down(&self) -> usize {
+        self.unavailable.difference(&self.unheard).count()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +82,15 @@ impl Observer {
     pub fn most_unavailable(&self) -> usize {
         self.with(|seen| {
             let counts = seen.moments.iter().map(|moment| moment.unavailable.len());
+            counts.max().unwrap_or(0)
+        })
+    }
+
+    /// The most nodes that were unavailable at any instant, without those that were only not heard of: after an API server was away
+    /// the controller manager says that of all nodes, whatever anybody did to them.
+    pub fn most_taken_down(&self) -> usize {
+        self.with(|seen| {
+            let counts = seen.moments.iter().map(Moment::taken_down);
             counts.max().unwrap_or(0)
         })
     }

@@ -111,6 +111,6 @@ fn deaths(lab: &Lab) -> Result<()> {
     }
     places_given_back(admin)?;
     let observer = fleet.observer();
-    ensure!(observer.most_unavailable() <= 2, "{}", observer.log());
+    ensure!(observer.most_taken_down() <= 2, "{}", observer.log());
     wish.delete()
 }

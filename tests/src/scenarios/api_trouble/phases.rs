@@ -119,7 +119,7 @@ fn through(fleet: &Fleet<'_>, admin: &Client) -> Result<()> {
     }
     places_given_back(admin)?;
     let observer = fleet.observer();
-    ensure!(observer.most_unavailable() == 1, "{}", observer.log());
+    ensure!(observer.most_taken_down() == 1, "{}", observer.log());
     Ok(())
 }
 

@@ -209,10 +209,6 @@ fn away(lab: &Lab) -> Result<()> {
         // The port is the server's again.
         drop(knocks);
         away.end()?;
-        // Of nodes that nobody could hear from the controller manager says that they are unavailable. That is not slotd's doing, which
-        // is watched from when all are heard again.
-        ride.fleet.wait_until_available()?;
-        ride.fleet.observer().forget();
         let mut busiest = 0;
         for &process in &processes {
             let most = most_within(times_of(process, &seen), SPAN);
@@ -337,7 +333,7 @@ fn ridden_out(lab: &Lab, trouble: &dyn Fn(&Ride<'_>) -> Result<()>) -> Result<()
     wish.wait_for("Completed", 3, 3, 0)?;
     run_version(&fleet, VERSION)?;
     let observer = fleet.observer();
-    ensure!(observer.most_unavailable() == 1, "{}", observer.log());
+    ensure!(observer.most_taken_down() == 1, "{}", observer.log());
     for node in fleet.nodes() {
         let boots = node.boots();
         ensure!(boots.len() == 2, "{}: {boots:?}", node.name());

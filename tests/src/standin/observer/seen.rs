@@ -23,6 +23,10 @@ impl NodeState {
         self.unschedulable || self.ready != "True"
     }
 
+    fn is_unheard(&self) -> bool {
+        !self.unschedulable && self.ready == "Unknown"
+    }
+
     fn words(&self) -> String {
         let schedulable = if self.unschedulable {
             "unschedulable"
@@ -61,15 +65,15 @@ impl Seen {
                 *ready_pods.entry(namespace.clone()).or_insert(0) += 1;
             }
         }
+        let names = |which: fn(&NodeState) -> bool| {
+            let nodes = self.nodes.iter().filter(|(_, node)| which(node));
+            nodes.map(|(name, _)| name.clone()).collect()
+        };
         Moment {
             at,
             event,
-            unavailable: self
-                .nodes
-                .iter()
-                .filter(|(_, node)| node.is_unavailable())
-                .map(|(name, _)| name.clone())
-                .collect(),
+            unavailable: names(NodeState::is_unavailable),
+            unheard: names(NodeState::is_unheard),
             ready_pods,
         }
     }

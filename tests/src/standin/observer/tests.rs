@@ -54,6 +54,24 @@ fn a_node_is_unavailable_while_it_is_unschedulable_or_not_ready_or_unknown() {
 }
 
 #[test]
+fn a_node_that_is_only_not_heard_of_was_not_taken_down() {
+    let shared = Shared::default();
+    let mut listed = BTreeSet::new();
+    let mut taken_down = |node| {
+        shared.take(Instant::now(), |seen| {
+            seen.node(Event::Apply(node), &mut listed)
+        });
+        let seen = shared.seen.lock().unwrap();
+        seen.moments.last().unwrap().taken_down()
+    };
+    assert_eq!(taken_down(node("a", false, "Unknown")), 0);
+    assert_eq!(taken_down(node("b", false, "False")), 1);
+    assert_eq!(taken_down(node("a", true, "Unknown")), 2);
+    assert_eq!(taken_down(node("b", true, "True")), 2);
+    assert_eq!(taken_down(node("a", false, "Unknown")), 1);
+}
+
+#[test]
 fn what_a_new_list_does_not_hold_is_gone() {
     let mut seen = Seen::default();
     let mut listed = BTreeSet::new();
