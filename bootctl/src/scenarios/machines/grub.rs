@@ -257,9 +257,72 @@ pub(crate) fn rauc_model(bytes: &mut [u8]) -> Option<SlotName> {
     found
 }
 
-/// GRUB as a program of this machine, with a disk of two slots and a FAT file system for its block.
+/// The file system that GRUB's block lies on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BlockFileSystem {
+    /// As on an EFI system partition.
+    Fat,
+    /// As on a separate `/boot`.
+    Ext4,
+}
+
+impl BlockFileSystem {
+    /// Makes one in `boot.img` of what is in a folder.
+    fn make(self, dir: &Path, folder: &str) {
+        let image = dir.join("boot.img");
+        fs::write(&image, vec![0; 2 << 20]).unwrap();
+        match self {
+            Self::Fat => {
+                run("mformat", &["-i", "boot.img", "-T", "4096", "::"], dir);
+                for file in fs::read_dir(dir.join(folder)).unwrap() {
+                    let path = file.unwrap().path();
+                    run(
+                        "mcopy",
+                        &["-i", "boot.img", path.to_str().unwrap(), "::"],
+                        dir,
+                    );
+                }
+            }
+            Self::Ext4 => run(
+                "mke2fs",
+                &["-q", "-t", "ext4", "-d", folder, "boot.img"],
+                dir,
+            ),
+        }
+    }
+
+    /// A file of it.
+    fn read(self, dir: &Path, name: &str) -> Vec<u8> {
+        let to = dir.join("read");
+        match self {
+            Self::Fat => run(
+                "mcopy",
+                &["-n", "-i", "boot.img", &format!("::{name}"), "read"],
+                dir,
+            ),
+            Self::Ext4 => run(
+                "debugfs",
+                &["-R", &format!("dump {name} read"), "boot.img"],
+                dir,
+            ),
+        }
+        fs::read(to).unwrap()
+    }
+
+    /// Whether its own checker finds nothing.
+    fn check(self, dir: &Path) {
+        match self {
+            // mtools has no checker; what it reads back is what the tests compare.
+            Self::Fat => {}
+            Self::Ext4 => run("e2fsck", &["-fn", "boot.img"], dir),
+        }
+    }
+}
+
+/// GRUB as a program of this machine, with a disk of two slots and a file system for its block.
 pub(crate) struct Emulator {
     dir: PathBuf,
+    block: BlockFileSystem,
 }
 
 /// What stands in for the kernel: it writes down what it was given, and ends GRUB once all is loaded.
@@ -271,12 +334,18 @@ impl Emulator {
         Self::with_options(dir, node, "set slotd_options=\"quiet root=/dev/evil\"\n")
     }
 
+    /// With another file system for its block than FAT.
+    pub(crate) fn on(self, block: BlockFileSystem) -> Self {
+        Self { block, ..self }
+    }
+
     /// With slot B's own file of options.
     pub(crate) fn with_options(dir: &Path, node: &FixtureNode, config: &str) -> Self {
         fs::create_dir_all(dir.join("grub")).unwrap();
         fs::write(dir.join("slotd.cfg"), SCRIPT).unwrap();
         let emulator = Self {
             dir: dir.to_owned(),
+            block: BlockFileSystem::Fat,
         };
         let a = emulator.slot("a", &["boot/vmlinuz", "boot/initrd.img"], "");
         let modules = ["usr/lib/modules/6.1/vmlinuz", "usr/lib/modules/6.1/initrd"];
@@ -299,9 +368,8 @@ impl Emulator {
             disk[at..at + slot.len()].copy_from_slice(&slot);
         }
         fs::write(dir.join("disk.img"), disk).unwrap();
-        let map = format!("(hd0) {0}/fat.img\n(hd1) {0}/disk.img\n", dir.display());
+        let map = format!("(hd0) {0}/boot.img\n(hd1) {0}/disk.img\n", dir.display());
         fs::write(dir.join("device.map"), map).unwrap();
-        run("mformat", &["-C", "-i", "fat.img", "-T", "4096", "::"], dir);
         emulator
     }
 
@@ -349,10 +417,11 @@ impl Emulator {
             place.display()
         );
         fs::write(self.dir.join("grub/grub.cfg"), config).unwrap();
-        fs::write(self.dir.join("grubenv"), &*bytes).unwrap();
-        fs::write(self.dir.join("said"), block("")).unwrap();
-        let copy = ["-o", "-i", "fat.img", "grubenv", "said", "::"];
-        run("mcopy", &copy, &self.dir);
+        let boot = self.dir.join("boot");
+        fs::create_dir_all(&boot).unwrap();
+        fs::write(boot.join("grubenv"), &*bytes).unwrap();
+        fs::write(boot.join("said"), block("")).unwrap();
+        self.block.make(&self.dir, "boot");
         let mut child = Command::new("timeout")
             .args([
                 "30",
@@ -375,10 +444,9 @@ impl Emulator {
         let output = child.wait_with_output().unwrap();
         let screen = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{screen}");
-        let back = ["-n", "-i", "fat.img", "::grubenv", "::said", "."];
-        run("mcopy", &back, &self.dir);
-        *bytes = fs::read(self.dir.join("grubenv")).unwrap();
-        let said = Environment::parse(&fs::read(self.dir.join("said")).unwrap()).unwrap();
+        self.block.check(&self.dir);
+        *bytes = self.block.read(&self.dir, "grubenv");
+        let said = Environment::parse(&self.block.read(&self.dir, "said")).unwrap();
         let text = |name| String::from_utf8(said.get(name)?).ok();
         let (Some(line), Some(initrd)) = (text("said"), text("said_initrd")) else {
             return (None, screen);
