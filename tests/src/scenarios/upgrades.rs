@@ -255,26 +255,35 @@ fn flash(node: &mut Node, image: &Image) -> Result<()> {
 }
 
 /// The gate's failure action and the timeout of `boot-complete.target` would reboot it: both have to be taken away.
+/// Long enough that the health script, which takes the good slot away, has run on a slow machine.
+const STAYS: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 120s}\n";
+
 fn stays(lab: &Lab) -> Result<()> {
-    let mut node = Node::start_with(lab, &short_trial(Loader::SystemdBoot))?;
+    let mut node = Node::start_with(
+        lab,
+        &NodeOptions {
+            configuration: STAYS,
+            ..short_trial(Loader::SystemdBoot)
+        },
+    )?;
     let image = lab.artifacts()?.image(&ALONE)?;
     let command = node.install_command(&image, "");
     let printed = node.run_until_reboot(&command)?;
-    let patience = node.machine.patience(200);
+    let patience = node.machine.patience(300);
     let boot = node.settle(patience)?;
     boot.expect('B', ALONE.version())
         .with_context(|| format!("after this output:\n{printed}"))?;
     let result = node.last_result()?;
     ensure!(result["result"] == "Failed", "the history says {result:#}");
     // Deadline and everything that was set behind it have passed by then, in this very boot.
-    let deadline = Instant::now() + node.machine.patience(300);
+    let deadline = Instant::now() + node.machine.patience(400);
     loop {
         let seen = node
             .machine
             .run("cat /proc/sys/kernel/random/boot_id; cut -d. -f1 /proc/uptime")?;
         let (id, up) = seen.split_once('\n').context("a boot id and seconds")?;
         ensure!(id == boot.id, "the machine rebooted");
-        if up.trim().parse::<u64>()? > 30 + 60 + 60 {
+        if up.trim().parse::<u64>()? > 120 + 60 + 60 {
             break;
         }
         ensure!(Instant::now() < deadline, "the clock stands still at {up}");
