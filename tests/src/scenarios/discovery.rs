@@ -9,7 +9,7 @@ pub(super) mod rig;
 use anyhow::{Context, Result, ensure};
 
 use self::look::{Found, Look};
-use self::rig::{Kind, Rig};
+use self::rig::{FILE_SYSTEM_LABEL, Kind, LABELS, Rig};
 use super::on_loop_disk;
 use crate::lab::Lab;
 use crate::loopdisk::Sector;
@@ -19,6 +19,7 @@ pub(super) fn tests() -> Vec<Test> {
     let mut tests = vec![
         on_loop_disk("loop/discovery-on-a-guid-table", guid_table),
         on_loop_disk("loop/discovery-on-a-dos-table", dos_table),
+        on_loop_disk("loop/discovery-with-labels-that-differ-in-case", case_twins),
         Test {
             unavailable: without_btrfs,
             ..on_loop_disk("loop/discovery-of-twins-on-btrfs", btrfs)
@@ -45,6 +46,15 @@ fn matrix(lab: &Lab, kind: Kind, sector: Sector) -> Result<()> {
     twins(&rig).with_context(|| of("two disks that are one another's copy"))
 }
 
+/// Labels are compared as they are written: what differs in case is another one, and is named where it is all that there is.
+fn case_twins(lab: &Lab) -> Result<()> {
+    let rig = Rig::with_ext4(lab, Kind::CaseTwins, Sector::B512)?;
+    plain(&rig)?;
+    let slots = ["PARTLABEL=ROOT-a", "PARTLABEL=root-b"].map(str::to_owned);
+    let look = Look::new(mount(&rig.device[0])).slots(&Some(slots));
+    rig.refuses(&look, 3, &["PARTLABEL=ROOT-a", "differs in case"])
+}
+
 fn guid_table(lab: &Lab) -> Result<()> {
     matrix(lab, Kind::Gpt, Sector::B512)?;
     matrix(lab, Kind::Gpt, Sector::B4096)
@@ -69,8 +79,8 @@ fn roots(rig: &Rig, slot: usize) -> Vec<String> {
         rig.device[slot].clone(),
         rig.number[slot].clone(),
     ];
-    if rig.kind == Kind::Gpt {
-        roots.push(format!("PARTLABEL={}", ["root-a", "root-b"][slot]));
+    if matches!(rig.kind, Kind::Gpt | Kind::CaseTwins) {
+        roots.push(format!("PARTLABEL={}", LABELS[slot]));
     }
     roots
 }
@@ -90,9 +100,15 @@ fn plain(rig: &Rig) -> Result<()> {
                 rig.refuses(&look, 5, &["command line root=", "mountinfo", &root])?;
             }
             // Both slots hold the same bytes.
-            let look = look.options("root=UUID=7c01f2a8-6f0e-4c3f-b0a6-55d7e6d3a111");
-            rig.finds(&look, name)?;
+            for root in [
+                "UUID=7c01f2a8-6f0e-4c3f-b0a6-55d7e6d3a111".to_owned(),
+                format!("LABEL={FILE_SYSTEM_LABEL}"),
+            ] {
+                let found = rig.finds(&look.clone().options(format!("root={root}")), name)?;
+                ensure!(!found.speaks("command line root="), "{found:?}");
+            }
         }
+        links(rig, slot, name)?;
         let twice = [
             rig.device[slot].clone(),
             format!("PARTUUID={}", rig.part_uuid[slot]),
@@ -101,6 +117,27 @@ fn plain(rig: &Rig) -> Result<()> {
         rig.refuses(&look, 3, &["both slots are the same device"])?;
     }
     Ok(())
+}
+
+/// Slots that are named by links of the machine's own.
+fn links(rig: &Rig, slot: usize, name: &str) -> Result<()> {
+    let [a, b] = &rig.device;
+    let mount = format!(
+        "{}; mount -t tmpfs tmpfs $ROOT/run; ln -s {a} $ROOT/run/slot-a; ln -s slot-c $ROOT/run/slot-b; \
+         ln -s ..{b} $ROOT/run/slot-c; ln -s /dev/nothing $ROOT/run/broken",
+        mount(&rig.device[slot])
+    );
+    let linked = |b: &str| {
+        let slots = ["slot-a", b].map(|link| format!("/run/{link}"));
+        Look::new(&mount).slots(&Some(slots))
+    };
+    rig.finds(&linked("slot-b"), name)?;
+    rig.refuses(&linked("slot-a"), 3, &["both slots are the same device"])?;
+    rig.refuses(
+        &linked("broken"),
+        3,
+        &["/run/broken", "no block device is there"],
+    )
 }
 
 fn layered(rig: &Rig) -> Result<()> {

@@ -54,9 +54,18 @@ pub(in crate::scenarios) struct Found {
 impl Found {
     /// Whether a witness named that slot.
     pub(in crate::scenarios) fn says(&self, source: &str, slot: &str) -> bool {
+        self.words_of(source).any(|says| says == slot)
+    }
+
+    /// Whether a witness named any slot.
+    pub(in crate::scenarios) fn speaks(&self, source: &str) -> bool {
+        self.words_of(source).any(|says| !says.is_null())
+    }
+
+    fn words_of(&self, source: &str) -> impl Iterator<Item = &Value> {
         let witnesses = self.evidence.as_array().into_iter().flatten();
         witnesses
-            .filter(|witness| witness["source"] == source)
-            .any(|witness| witness["says"] == slot)
+            .filter(move |witness| witness["source"] == source)
+            .map(|witness| &witness["says"])
     }
 }

@@ -22,17 +22,29 @@ const LOADER_VENDOR: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
 pub(in crate::scenarios) enum Kind {
     /// GUID table, slots 2 and 3, which have a known label pair.
     Gpt,
+    /// The same, and two more partitions whose labels differ from those of the slots only in case.
+    CaseTwins,
     /// DOS table, slots 2 and 3.
     Dos,
     /// DOS table, slots 5 and 6, which are logical partitions.
     Logical,
 }
 
+/// The labels of the slots on a GUID table.
+pub(in crate::scenarios) const LABELS: [&str; 2] = ["root-a", "root-b"];
+
+/// The label of the file system in both slots.
+pub(in crate::scenarios) const FILE_SYSTEM_LABEL: &str = "slotd-root";
+
 impl Kind {
     fn script(self) -> &'static str {
         match self {
             Self::Gpt => {
                 "label: gpt\nsize=8MiB, name=ESP\nsize=192MiB, name=root-a\nsize=192MiB, name=root-b\n"
+            }
+            Self::CaseTwins => {
+                "label: gpt\nsize=8MiB, name=ESP\nsize=192MiB, name=root-a\nsize=192MiB, name=root-b\n\
+                 size=8MiB, name=Root-A\nsize=8MiB, name=Root-B\n"
             }
             Self::Dos => {
                 "label: dos\nlabel-id: 0x0badcafe\nsize=8MiB, type=c\nsize=192MiB, type=83\nsize=192MiB, type=83\n"
@@ -46,7 +58,7 @@ impl Kind {
 
     fn slots(self) -> [u32; 2] {
         match self {
-            Self::Gpt | Self::Dos => [2, 3],
+            Self::Gpt | Self::CaseTwins | Self::Dos => [2, 3],
             Self::Logical => [5, 6],
         }
     }
@@ -201,8 +213,8 @@ impl Rig {
     pub(in crate::scenarios) fn settings_by_name(&self) -> Vec<Option<[String; 2]>> {
         let ids = self.part_uuid.clone().map(|id| format!("PARTUUID={id}"));
         match self.kind {
-            Kind::Gpt => {
-                let labels = ["root-a", "root-b"].map(|label| format!("PARTLABEL={label}"));
+            Kind::Gpt | Kind::CaseTwins => {
+                let labels = LABELS.map(|label| format!("PARTLABEL={label}"));
                 vec![None, Some(labels), Some(ids)]
             }
             Kind::Dos | Kind::Logical => vec![Some(ids)],
@@ -319,7 +331,8 @@ pub(in crate::scenarios) fn ext4(tree: &Path, image: &Path, size: &str) -> Resul
     process::run("mke2fs", |command| {
         command
             .args(["-q", "-t", "ext4", "-b", "4096"])
-            .args(["-U", "7c01f2a8-6f0e-4c3f-b0a6-55d7e6d3a111", "-d"])
+            .args(["-U", "7c01f2a8-6f0e-4c3f-b0a6-55d7e6d3a111"])
+            .args(["-L", FILE_SYSTEM_LABEL, "-d"])
             .args([tree, image])
             .arg(size)
     })
