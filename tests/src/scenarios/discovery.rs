@@ -9,7 +9,7 @@ pub(super) mod rig;
 use anyhow::{Context, Result, ensure};
 
 use self::look::{Found, Look};
-use self::rig::{FILE_SYSTEM_LABEL, Kind, LABELS, Rig};
+use self::rig::{FILE_SYSTEM_LABEL, FILE_SYSTEM_UUID, Kind, LABELS, Rig};
 use super::on_loop_disk;
 use crate::lab::Lab;
 use crate::loopdisk::Sector;
@@ -101,7 +101,7 @@ fn plain(rig: &Rig) -> Result<()> {
             }
             // Both slots hold the same bytes.
             for root in [
-                "UUID=7c01f2a8-6f0e-4c3f-b0a6-55d7e6d3a111".to_owned(),
+                format!("UUID={FILE_SYSTEM_UUID}"),
                 format!("LABEL={FILE_SYSTEM_LABEL}"),
             ] {
                 let found = rig.finds(&look.clone().options(format!("root={root}")), name)?;

@@ -254,10 +254,10 @@ fn flash(node: &mut Node, image: &Image) -> Result<()> {
     Ok(())
 }
 
-/// The gate's failure action and the timeout of `boot-complete.target` would reboot it: both have to be taken away.
 /// Long enough that the health script, which takes the good slot away, has run on a slow machine.
 const STAYS: &str = "boot: {panic: 2}\ntrial: {tries: 2, deadline: 120s}\n";
 
+/// The gate's failure action and the timeout of `boot-complete.target` would reboot it: both have to be taken away.
 fn stays(lab: &Lab) -> Result<()> {
     let mut node = Node::start_with(
         lab,

@@ -80,19 +80,13 @@ impl Observer {
 
     /// The most nodes that were unavailable at any instant.
     pub fn most_unavailable(&self) -> usize {
-        self.with(|seen| {
-            let counts = seen.moments.iter().map(|moment| moment.unavailable.len());
-            counts.max().unwrap_or(0)
-        })
+        self.most(|moment| moment.unavailable.len())
     }
 
     /// The most nodes that were unavailable at any instant, without those that were only not heard of: after an API server was away
     /// the controller manager says that of all nodes, whatever anybody did to them.
     pub fn most_taken_down(&self) -> usize {
-        self.with(|seen| {
-            let counts = seen.moments.iter().map(Moment::taken_down);
-            counts.max().unwrap_or(0)
-        })
+        self.most(Moment::taken_down)
     }
 
     /// The nodes that were unavailable at any instant.
@@ -180,6 +174,10 @@ impl Observer {
             );
         }
         Ok(())
+    }
+
+    fn most(&self, count: fn(&Moment) -> usize) -> usize {
+        self.with(|seen| seen.moments.iter().map(count).max().unwrap_or(0))
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {

@@ -269,25 +269,17 @@ pub(crate) enum BlockFileSystem {
 impl BlockFileSystem {
     /// Makes one in `boot.img` of what is in a folder.
     fn make(self, dir: &Path, folder: &str) {
-        let image = dir.join("boot.img");
-        fs::write(&image, vec![0; 2 << 20]).unwrap();
         match self {
             Self::Fat => {
+                empty_image(dir, "boot.img");
                 run("mformat", &["-i", "boot.img", "-T", "4096", "::"], dir);
                 for file in fs::read_dir(dir.join(folder)).unwrap() {
                     let path = file.unwrap().path();
-                    run(
-                        "mcopy",
-                        &["-i", "boot.img", path.to_str().unwrap(), "::"],
-                        dir,
-                    );
+                    let copy = ["-i", "boot.img", path.to_str().unwrap(), "::"];
+                    run("mcopy", &copy, dir);
                 }
             }
-            Self::Ext4 => run(
-                "mke2fs",
-                &["-q", "-t", "ext4", "-d", folder, "boot.img"],
-                dir,
-            ),
+            Self::Ext4 => ext4_image(dir, folder, "boot.img"),
         }
     }
 
@@ -385,12 +377,7 @@ impl Emulator {
             fs::write(tree.join("usr/lib/slotd/grub.cfg"), config).unwrap();
         }
         let image = format!("{name}.img");
-        fs::write(self.dir.join(&image), vec![0; 2 << 20]).unwrap();
-        run(
-            "mke2fs",
-            &["-q", "-t", "ext4", "-d", name, &image],
-            &self.dir,
-        );
+        ext4_image(&self.dir, name, &image);
         fs::read(self.dir.join(image)).unwrap()
     }
 
@@ -467,6 +454,17 @@ impl Emulator {
         assert_eq!([kernel, &initrd], files);
         (Some((slot, options.to_owned())), screen)
     }
+}
+
+/// Of 2 MiB.
+fn empty_image(dir: &Path, image: &str) {
+    fs::write(dir.join(image), vec![0; 2 << 20]).unwrap();
+}
+
+/// An ext4 file system of what is in a folder.
+fn ext4_image(dir: &Path, folder: &str, image: &str) {
+    empty_image(dir, image);
+    run("mke2fs", &["-q", "-t", "ext4", "-d", folder, image], dir);
 }
 
 fn run(program: &str, arguments: &[&str], dir: &Path) {

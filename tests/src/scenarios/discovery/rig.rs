@@ -33,7 +33,10 @@ pub(in crate::scenarios) enum Kind {
 /// The labels of the slots on a GUID table.
 pub(in crate::scenarios) const LABELS: [&str; 2] = ["root-a", "root-b"];
 
-/// The label of the file system in both slots.
+/// The id of the file system in both slots.
+pub(in crate::scenarios) const FILE_SYSTEM_UUID: &str = "7c01f2a8-6f0e-4c3f-b0a6-55d7e6d3a111";
+
+/// Its label.
 pub(in crate::scenarios) const FILE_SYSTEM_LABEL: &str = "slotd-root";
 
 impl Kind {
@@ -331,7 +334,7 @@ pub(in crate::scenarios) fn ext4(tree: &Path, image: &Path, size: &str) -> Resul
     process::run("mke2fs", |command| {
         command
             .args(["-q", "-t", "ext4", "-b", "4096"])
-            .args(["-U", "7c01f2a8-6f0e-4c3f-b0a6-55d7e6d3a111"])
+            .args(["-U", FILE_SYSTEM_UUID])
             .args(["-L", FILE_SYSTEM_LABEL, "-d"])
             .args([tree, image])
             .arg(size)
