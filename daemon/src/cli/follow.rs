@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use tokio::time::MissedTickBehavior;
 use zbus::proxy::OwnerChangedStream;
 
@@ -95,11 +95,11 @@ impl<'a> Follower<'a> {
                 },
                 Some(owner) = self.owner.next() => {
                     if owner.is_none() {
-                        return gone(rebooting);
+                        return self.gone(rebooting, report);
                     }
                     continue;
                 }
-                () = self.client.connection().closed() => return gone(rebooting),
+                () = self.client.connection().closed() => return self.gone(rebooting, report),
                 _ = ask.tick() => match self.client.status().await {
                     Ok(document) => {
                         if let Some(ended) = self.result(&document) {
@@ -107,7 +107,9 @@ impl<'a> Follower<'a> {
                         }
                         document.upgrade
                     }
-                    Err(error) if error.kind() == ErrorKind::NotRunning => return gone(rebooting),
+                    Err(error) if error.kind() == ErrorKind::NotRunning => {
+                        return self.gone(rebooting, report);
+                    }
                     Err(error) => return Err(error.into()),
                 },
                 interrupted = tokio::signal::ctrl_c() => {
@@ -128,7 +130,7 @@ impl<'a> Follower<'a> {
                 Heard::News => {}
             }
             report.show(&status);
-            rebooting = status.phase == "Activating" && status.step == "reboot";
+            rebooting = reboots(&status);
             if goal == Goal::Staged && status.phase == "Staged" {
                 return Ok(Outcome::Staged);
             }
@@ -139,6 +141,20 @@ impl<'a> Follower<'a> {
                 }
             }
         }
+    }
+
+    /// The daemon went away. What it said before may not have been read yet: its last words and its end arrive
+    /// together where the machine is busy going down.
+    fn gone(mut self, mut rebooting: bool, report: &mut Report) -> Result<Outcome, CliError> {
+        while let Some(Some(signal)) = self.progress.next().now_or_never() {
+            let Ok(args) = signal.args() else { continue };
+            let status = progress_from_dict(args.upgrade, args.details);
+            if heard(&status, self.before) == Heard::News {
+                report.show(&status);
+                rebooting = reboots(&status);
+            }
+        }
+        gone(rebooting)
     }
 
     /// The result of what is followed, once there is one.
@@ -170,6 +186,11 @@ fn heard(status: &UpgradeStatus, before: u64) -> Heard {
         Some(id) if id > before => Heard::News,
         _ => Heard::Nothing,
     }
+}
+
+/// Whether the machine is about to go down for the upgrade.
+fn reboots(status: &UpgradeStatus) -> bool {
+    status.phase == "Activating" && status.step == "reboot"
 }
 
 /// The newest number that the daemon knows.
@@ -210,9 +231,21 @@ pub(super) fn under_way(document: &StatusDocument) -> Option<&UpgradeStatus> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Goal, Heard, Outcome, conclude, gone, heard};
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use zbus::{Connection, Guid, connection};
+
+    use super::{Follower, Goal, Heard, Outcome, conclude, gone, heard};
+    use crate::cli::arguments::OutputFormat;
+    use crate::cli::report::Report;
+    use crate::dbus::PATH;
+    use crate::dbus::client::Client;
+    use crate::dbus::server::emit;
     use crate::error::ErrorKind;
-    use crate::status::{FailureStatus, HistoryEntry, SlotLetter, UpgradeStatus};
+    use crate::status::{
+        FailureStatus, HistoryEntry, STATUS_VERSION, SlotLetter, StatusDocument, UpgradeStatus,
+    };
 
     fn ended(result: &str, failure: Option<FailureStatus>) -> HistoryEntry {
         HistoryEntry {
@@ -233,6 +266,79 @@ mod tests {
     fn a_lost_connection_is_success_only_when_the_machine_was_about_to_reboot() {
         assert_eq!(gone(true).unwrap(), Outcome::Rebooting);
         assert_eq!(gone(false).unwrap_err().kind(), ErrorKind::NotRunning);
+    }
+
+    /// A daemon of which nothing but the status document is asked.
+    struct AtRest;
+
+    #[zbus::interface(name = "io.monok8s.Slotd1")]
+    impl AtRest {
+        fn get_status(&self) -> String {
+            let document = StatusDocument {
+                version: STATUS_VERSION,
+                daemon: "1".to_owned(),
+                booted: None,
+                slots: Vec::new(),
+                loader: None,
+                upgrade: UpgradeStatus::default(),
+                last_result: None,
+                conditions: Vec::new(),
+            };
+            serde_json::to_string(&document).unwrap()
+        }
+    }
+
+    /// Both ends of a connection without a bus between.
+    async fn connected() -> (Connection, Client) {
+        let (server, client) = UnixStream::pair().unwrap();
+        let server = connection::Builder::unix_stream(server)
+            .server(Guid::generate())
+            .p2p()
+            .serve_at(PATH, AtRest)
+            .build();
+        let client = connection::Builder::unix_stream(client).p2p().build();
+        let (server, client) = tokio::join!(server, client);
+        (
+            server.unwrap(),
+            Client::over(client.unwrap()).await.unwrap(),
+        )
+    }
+
+    /// As on a machine that is slow to let anybody run while it goes down.
+    #[tokio::test]
+    async fn last_words_count_that_are_read_together_with_the_end() {
+        let at = |step: &str| UpgradeStatus {
+            id: Some(1),
+            phase: "Activating".to_owned(),
+            step: step.to_owned(),
+            ..UpgradeStatus::default()
+        };
+        let said = [
+            (vec![at("arm"), at("reboot")], true),
+            (vec![at("reboot"), at("disarm")], false),
+            (vec![at("arm")], false),
+        ];
+        // Which of several things that are there is taken first is left to chance.
+        for (words, rebooting) in (0..16).flat_map(|_| said.clone()) {
+            let (server, client) = connected().await;
+            let follower = Follower::new(&client).await.unwrap();
+            for word in &words {
+                emit(&server, word).await.unwrap();
+            }
+            server.close().await.unwrap();
+            tokio::time::timeout(Duration::from_secs(60), client.connection().closed())
+                .await
+                .unwrap();
+            let mut report = Report::new(OutputFormat::Json);
+            let end = follower.until(Goal::Reboot, &mut report).await;
+            match end {
+                Ok(end) => assert!(rebooting && end == Outcome::Rebooting, "{words:?}: {end:?}"),
+                Err(error) => assert!(
+                    !rebooting && error.kind() == ErrorKind::NotRunning,
+                    "{words:?}: {error}"
+                ),
+            }
+        }
     }
 
     #[test]

@@ -16,8 +16,8 @@ use crate::status::StatusDocument;
 /// How long the agent may take for an answer.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// How long an agent that lives may take to come onto the bus.
-const START: Duration = Duration::from_secs(10);
+/// How long an agent that lives may take to come onto the bus, on a machine that starts slowly, too.
+const START: Duration = Duration::from_secs(30);
 
 /// Between two looks for it.
 const LOOK: Duration = Duration::from_millis(100);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use slotd_image::ImageSource;
@@ -144,19 +145,29 @@ fn retry_pauses() -> impl Iterator<Item = Duration> {
         .chain(std::iter::repeat(Duration::from_secs(60)))
 }
 
-/// Serves the agent on the system bus, for ever: waits for the bus where there is none yet, and connects anew when it
-/// went away. The agent does not depend on it.
-pub async fn serve(agent: AgentHandle, mut updates: UnboundedReceiver<UpgradeStatus>) {
+/// Serves the agent on the system bus until `end`: waits for the bus where there is none yet, and connects anew when it
+/// went away. The agent does not depend on it. The updates that came before the end are sent then.
+pub async fn serve(
+    agent: AgentHandle,
+    mut updates: UnboundedReceiver<UpgradeStatus>,
+    end: impl Future<Output = ()>,
+) {
+    let mut end = pin!(end);
     let mut pauses = retry_pauses();
     let mut last_trouble = String::new();
     loop {
-        let connected = while_updates_are_dropped(connect(&agent), &mut updates).await;
+        let connected = tokio::select! {
+            connected = while_updates_are_dropped(connect(&agent), &mut updates) => connected,
+            () = &mut end => return,
+        };
         match connected {
             Ok(connection) => {
                 info!(name = NAME, "on the bus");
                 last_trouble.clear();
                 pauses = retry_pauses();
-                tell_until_closed(&connection, &mut updates).await;
+                if tell(&connection, &mut updates, end.as_mut()).await == Told::All {
+                    return;
+                }
                 warn!("the bus went away");
             }
             Err(error) => {
@@ -170,7 +181,10 @@ pub async fn serve(agent: AgentHandle, mut updates: UnboundedReceiver<UpgradeSta
             }
         }
         let pause = pauses.next().unwrap_or(Duration::from_secs(60));
-        while_updates_are_dropped(tokio::time::sleep(pause), &mut updates).await;
+        tokio::select! {
+            () = while_updates_are_dropped(tokio::time::sleep(pause), &mut updates) => {}
+            () = &mut end => return,
+        }
     }
 }
 
@@ -196,19 +210,39 @@ async fn while_updates_are_dropped<T>(
     }
 }
 
-async fn tell_until_closed(
+/// Why updates are not told any more.
+#[derive(Debug, PartialEq, Eq)]
+enum Told {
+    /// The end came, and with it what had to be told before.
+    All,
+    /// The connection is closed.
+    UntilClosed,
+}
+
+/// Sends updates until the connection is closed or the end comes.
+async fn tell(
     connection: &Connection,
     updates: &mut UnboundedReceiver<UpgradeStatus>,
-) {
+    mut end: Pin<&mut impl Future<Output = ()>>,
+) -> Told {
     loop {
         tokio::select! {
-            () = connection.closed() => return,
-            Some(status) = updates.recv() => {
-                if let Err(error) = emit(connection, &status).await {
-                    debug!(%error, "a signal was not sent");
+            () = connection.closed() => return Told::UntilClosed,
+            Some(status) = updates.recv() => tell_one(connection, &status).await,
+            () = &mut end => {
+                // Whoever waits for the reboot takes an end without this word for a crash.
+                while let Ok(status) = updates.try_recv() {
+                    tell_one(connection, &status).await;
                 }
+                return Told::All;
             }
         }
+    }
+}
+
+async fn tell_one(connection: &Connection, status: &UpgradeStatus) {
+    if let Err(error) = emit(connection, status).await {
+        debug!(%error, "a signal was not sent");
     }
 }
 
@@ -233,5 +267,56 @@ impl From<CallError> for AgentError {
             CallError::Bug(message) => (ErrorKind::Bug, message),
         };
         Self::new(kind, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::pin::pin;
+    use std::time::Duration;
+
+    use futures_util::StreamExt;
+    use tokio::sync::mpsc::unbounded_channel;
+    use zbus::{Guid, MessageStream, connection};
+
+    use super::{Told, tell};
+    use crate::status::UpgradeStatus;
+
+    #[tokio::test]
+    async fn what_came_before_the_end_is_told() {
+        // Which of several things that are there is taken first is left to chance.
+        for _ in 0..16 {
+            let (server, client) = UnixStream::pair().unwrap();
+            let server = connection::Builder::unix_stream(server)
+                .server(Guid::generate())
+                .p2p()
+                .build();
+            let client = connection::Builder::unix_stream(client).p2p().build();
+            let (server, client) = tokio::join!(server, client);
+            let (server, mut heard) = (server.unwrap(), MessageStream::from(client.unwrap()));
+            let (sender, mut updates) = unbounded_channel();
+            for step in ["arm", "reboot"] {
+                let status = UpgradeStatus {
+                    step: step.to_owned(),
+                    ..UpgradeStatus::default()
+                };
+                sender.send(status).unwrap();
+            }
+            let end = pin!(async {});
+            assert_eq!(tell(&server, &mut updates, end).await, Told::All);
+            server.close().await.unwrap();
+            let words = async {
+                let mut words = String::new();
+                while let Some(Ok(message)) = heard.next().await {
+                    words.push_str(&format!("{:?}\n", message.body()));
+                }
+                words
+            };
+            let words = tokio::time::timeout(Duration::from_secs(60), words)
+                .await
+                .unwrap();
+            assert_eq!(words.lines().count(), 2, "{words}");
+        }
     }
 }

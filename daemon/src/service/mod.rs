@@ -30,6 +30,9 @@ pub use node::node_settings;
 /// `TimeoutStopSec=`.
 const STOP: Duration = Duration::from_secs(50);
 
+/// How long the bus may take to send what was told before the service ends.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// Runs the agent until it is told to stop.
 ///
 /// # Errors
@@ -77,7 +80,9 @@ async fn serve(agent: AgentHandle, cluster: ClusterAccess, lender: Lender) -> an
     notify::ready(&agent.upgrade());
     let (sender, gone) = oneshot::channel();
     notify::watchdog(agent.clone(), sender)?;
-    let bus = tokio::spawn(crate::dbus::server::serve(agent.clone(), updates));
+    let (end, told) = oneshot::channel();
+    let until = async { told.await.unwrap_or(()) };
+    let mut bus = tokio::spawn(crate::dbus::server::serve(agent.clone(), updates, until));
     let mut cluster = tokio::spawn(crate::cluster::serve(cluster, agent.clone(), lender));
     let ended = tokio::select! {
         _ = terminate.recv() => Ended::Told,
@@ -86,7 +91,10 @@ async fn serve(agent: AgentHandle, cluster: ClusterAccess, lender: Lender) -> an
         () = broken(&mut cluster) => Ended::Deaf,
     };
     notify::stopping();
-    bus.abort();
+    drop(end);
+    if tokio::time::timeout(LAST_WORDS, &mut bus).await.is_err() {
+        bus.abort();
+    }
     match ended {
         Ended::ByItself => bail!("the agent's thread ended by itself"),
         Ended::Told => {
