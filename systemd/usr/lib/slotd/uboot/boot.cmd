@@ -50,7 +50,7 @@ setenv slotd_b_label root-b
 # More options for the kernel.
 setenv slotd_extra
 
-# ---- Memory: behind the place of the initrd, which is loaded last
+# ---- Memory: behind the place of the initrd, which is loaded after all that needs them
 
 setexpr slotd_copy0 ${ramdisk_addr_r} + 0x100000
 setexpr slotd_copy1 ${ramdisk_addr_r} + 0x200000
@@ -276,16 +276,29 @@ for slotd_s in ${slotd_order}; do
       if test "${slotd_go}" = trial; then
         setenv bootargs "${bootargs} slotd.trial slotd.tries=${slotd_tries} slotd.trial_deadline=${slotd_trial_deadline} panic=${slotd_panic}"
       fi
-      setenv slotd_fdt ${fdtcontroladdr}
-      if test -n "${fdtfile}" && test -e ${devtype} ${devnum}:${slotd_part} /boot/dtbs/${fdtfile}; then
-        if load ${devtype} ${devnum}:${slotd_part} ${fdt_addr_r} /boot/dtbs/${fdtfile}; then setenv slotd_fdt ${fdt_addr_r}; fi
-      elif test -e ${devtype} ${devnum}:${slotd_part} /boot/dtb; then
-        if load ${devtype} ${devnum}:${slotd_part} ${fdt_addr_r} /boot/dtb; then setenv slotd_fdt ${fdt_addr_r}; fi
-      fi
       setenv slotd_initrd -
+      setenv slotd_initrd_size 0
       if test -e ${devtype} ${devnum}:${slotd_part} /boot/initrd.img; then
         # From here on the environment in memory may be overwritten, so no other trial is begun by this run.
-        if load ${devtype} ${devnum}:${slotd_part} ${ramdisk_addr_r} /boot/initrd.img; then setenv slotd_initrd ${ramdisk_addr_r}:${filesize}; fi
+        if load ${devtype} ${devnum}:${slotd_part} ${ramdisk_addr_r} /boot/initrd.img; then
+          setenv slotd_initrd ${ramdisk_addr_r}:${filesize}
+          setenv slotd_initrd_size 0x${filesize}
+        fi
+      fi
+      setenv slotd_fdt_at ${fdt_addr_r}
+      if test -z "${slotd_fdt_at}"; then
+        # A board without a place for a device tree, as QEMU's: behind the initrd, at the next multiple of 64 KiB.
+        setexpr slotd_fdt_at ${ramdisk_addr_r} + ${slotd_initrd_size}
+        setexpr slotd_fdt_at 0x${slotd_fdt_at} / 0x10000
+        setexpr slotd_fdt_at 0x${slotd_fdt_at} + 1
+        setexpr slotd_fdt_at 0x${slotd_fdt_at} * 0x10000
+        setenv slotd_fdt_at 0x${slotd_fdt_at}
+      fi
+      setenv slotd_fdt ${fdtcontroladdr}
+      if test -n "${fdtfile}" && test -e ${devtype} ${devnum}:${slotd_part} /boot/dtbs/${fdtfile}; then
+        if load ${devtype} ${devnum}:${slotd_part} ${slotd_fdt_at} /boot/dtbs/${fdtfile}; then setenv slotd_fdt ${slotd_fdt_at}; fi
+      elif test -e ${devtype} ${devnum}:${slotd_part} /boot/dtb; then
+        if load ${devtype} ${devnum}:${slotd_part} ${slotd_fdt_at} /boot/dtb; then setenv slotd_fdt ${slotd_fdt_at}; fi
       fi
       echo "slotd: starting slot ${slotd_s} (${slotd_go}) ${slotd_left}"
       booti ${kernel_addr_r} ${slotd_initrd} ${slotd_fdt}
