@@ -142,7 +142,11 @@ impl Node {
             // A client may return just before the machine goes down.
             End::Reboot | End::Exit(0) => Ok(printed),
             End::Exit(code) => {
-                bail!("{command:?} ended with {code} instead of a reboot:\n{printed}")
+                // A summary has only the first line.
+                let last = printed.lines().next_back().unwrap_or("nothing");
+                bail!(
+                    "{last:?} was said last, and {command:?} ended with {code} instead of a reboot:\n{printed}"
+                )
             }
         }
     }
