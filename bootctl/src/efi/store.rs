@@ -111,7 +111,7 @@ impl EfiStore {
     /// One variable, durable and read back when it returns.
     fn apply(&self, change: &Change) -> Result<()> {
         #[cfg(test)]
-        super::tests::cut_before(change)?;
+        super::tests::cuts::cut_before(change)?;
         let bytes = |numbers: &[u16]| -> Vec<u8> {
             numbers
                 .iter()

@@ -4,8 +4,9 @@ use std::fs;
 
 use super::super::firmware::{DISK, InFirmware, unhex};
 use super::super::load_option::tests::efibootmgr;
+use super::cuts::{cut, every_prefix};
 use super::refusals::{refusals, refused};
-use super::{ARMED, Bad, Empty, Good, Trial, arm, armed, confirmed, cut, every_prefix, on_trial};
+use super::{ARMED, Bad, Empty, Good, Trial, arm, armed, confirmed, on_trial};
 use crate::backend::{NextBoot, ProblemCode, RefusalCode, Transition};
 use crate::error::ErrorKind;
 use crate::fixture::FixtureNode;
