@@ -1,6 +1,8 @@
 //! The D-Bus service `io.monok8s.Slotd1` at `/io/monok8s/Slotd1`: served by the agent, called by the command line.
 
 pub mod client;
+#[cfg(test)]
+pub(crate) mod pair;
 pub mod server;
 pub mod wire;
 

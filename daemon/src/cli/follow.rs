@@ -231,16 +231,14 @@ pub(super) fn under_way(document: &StatusDocument) -> Option<&UpgradeStatus> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
     use std::time::Duration;
-
-    use zbus::{Connection, Guid, connection};
 
     use super::{Follower, Goal, Heard, Outcome, conclude, gone, heard};
     use crate::cli::arguments::OutputFormat;
     use crate::cli::report::Report;
     use crate::dbus::PATH;
     use crate::dbus::client::Client;
+    use crate::dbus::pair::connected;
     use crate::dbus::server::emit;
     use crate::error::ErrorKind;
     use crate::status::{
@@ -288,22 +286,6 @@ mod tests {
         }
     }
 
-    /// Both ends of a connection without a bus between.
-    async fn connected() -> (Connection, Client) {
-        let (server, client) = UnixStream::pair().unwrap();
-        let server = connection::Builder::unix_stream(server)
-            .server(Guid::generate())
-            .p2p()
-            .serve_at(PATH, AtRest)
-            .build();
-        let client = connection::Builder::unix_stream(client).p2p().build();
-        let (server, client) = tokio::join!(server, client);
-        (
-            server.unwrap(),
-            Client::over(client.unwrap()).await.unwrap(),
-        )
-    }
-
     /// As on a machine that is slow to let anybody run while it goes down.
     #[tokio::test]
     async fn last_words_count_that_are_read_together_with_the_end() {
@@ -320,7 +302,8 @@ mod tests {
         ];
         // Which of several things that are there is taken first is left to chance.
         for (words, rebooting) in (0..16).flat_map(|_| said.clone()) {
-            let (server, client) = connected().await;
+            let (server, client) = connected(|server| server.serve_at(PATH, AtRest)).await;
+            let client = Client::over(client).await.unwrap();
             let follower = Follower::new(&client).await.unwrap();
             for word in &words {
                 emit(&server, word).await.unwrap();

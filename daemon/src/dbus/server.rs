@@ -272,29 +272,23 @@ impl From<CallError> for AgentError {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
     use std::pin::pin;
     use std::time::Duration;
 
     use futures_util::StreamExt;
     use tokio::sync::mpsc::unbounded_channel;
-    use zbus::{Guid, MessageStream, connection};
+    use zbus::MessageStream;
 
     use super::{Told, tell};
+    use crate::dbus::pair::connected;
     use crate::status::UpgradeStatus;
 
     #[tokio::test]
     async fn what_came_before_the_end_is_told() {
         // Which of several things that are there is taken first is left to chance.
         for _ in 0..16 {
-            let (server, client) = UnixStream::pair().unwrap();
-            let server = connection::Builder::unix_stream(server)
-                .server(Guid::generate())
-                .p2p()
-                .build();
-            let client = connection::Builder::unix_stream(client).p2p().build();
-            let (server, client) = tokio::join!(server, client);
-            let (server, mut heard) = (server.unwrap(), MessageStream::from(client.unwrap()));
+            let (server, client) = connected(|server| server).await;
+            let mut heard = MessageStream::from(client);
             let (sender, mut updates) = unbounded_channel();
             for step in ["arm", "reboot"] {
                 let status = UpgradeStatus {
