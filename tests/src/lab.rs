@@ -118,6 +118,11 @@ impl Lab {
             .clone()
     }
 
+    /// Whether all is proven, not only what each change can wait for.
+    pub fn proves(&self) -> bool {
+        matches!(self.shared.profile, Profile::Release)
+    }
+
     /// The folder of logs.
     pub fn folder(&self) -> &Path {
         &self.folder

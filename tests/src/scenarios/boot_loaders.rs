@@ -106,11 +106,14 @@ fn start(lab: &Lab, loader: Loader) -> Result<Node> {
     Ok(node)
 }
 
-/// From A to B for good; then an image whose health check says no comes to A, and the node is back on B, which is still proven.
-/// What power cycles do to a proven slot is seen with [`panics`].
+/// From A to B for good; then an image whose health check says no comes to A, and the node is back on B. Where all is proven,
+/// power cycles take nothing from B before and after.
 fn upgrades_and_falls_back(lab: &Lab, loader: Loader) -> Result<()> {
     let mut node = start(lab, loader)?;
     node.upgrade('B', &lab.artifacts_of(loader.architecture())?.image(&V2)?)?;
+    if lab.proves() {
+        node.power_cycles(2, &Expected::both_good('B', V2.version()))?;
+    }
 
     let image = lab.artifacts_of(loader.architecture())?.image(&UNHEALTHY)?;
     let before = node.machine.disk().slot_digest('b')?;
@@ -144,6 +147,9 @@ fn upgrades_and_falls_back(lab: &Lab, loader: Loader) -> Result<()> {
                 .is_some_and(|check| check.contains("50-app")),
         "the history says {result:#}"
     );
+    if lab.proves() {
+        node.power_cycles(1, &expected)?;
+    }
     Ok(())
 }
 

@@ -61,6 +61,9 @@ fn good(lab: &Lab) -> Result<()> {
         results == ["Completed", "Completed"],
         "the history says {results:?}"
     );
+    if lab.proves() {
+        node.power_cycles(1, &Expected::both_good('A', UNHEALTHY.version()))?;
+    }
     Ok(())
 }
 
@@ -134,7 +137,7 @@ fn failing_health(lab: &Lab) -> Result<()> {
 
 fn panic(lab: &Lab) -> Result<()> {
     let entries = &["slotd-a.conf", "slotd-b+0-2.conf"];
-    let (_, result) = falls_back(lab, &PANICS, &short_trial(Loader::SystemdBoot), 1, entries)?;
+    let (_, result) = falls_back(lab, &PANICS, &short_trial(Loader::SystemdBoot), 5, entries)?;
     given_up_by_the_loader(&result, 2)
 }
 
