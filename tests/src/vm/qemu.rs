@@ -5,12 +5,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::Acceleration;
 use super::socket;
 use crate::loader::{EMPTY_STORE, Firmware, VARIABLE_STORE};
-use crate::process;
 
 /// Debian's UEFI firmware for virtual machines.
 const FIRMWARE: &str = "/usr/share/OVMF/OVMF_CODE_4M.fd";
@@ -189,18 +188,24 @@ impl Qemu {
         Ok(command)
     }
 
-    /// Writes the device tree that an ARM64 board of this hardware has to a file.
+    /// Writes the device tree of an ARM64 machine that is off to a file. It is asked of the whole machine: with a
+    /// firmware QEMU's board has other devices than without one, and a kernel dies of a device that is not there.
     pub(crate) fn device_tree(hardware: &Hardware<'_>, file: &Path) -> Result<()> {
-        let mut machine = OsString::from(format!("{BOARD},dumpdtb="));
-        machine.push(file);
-        process::run("qemu-system-aarch64", |command| {
-            command
-                .arg("-M")
-                .arg(machine)
-                .args(["-cpu", PROCESSOR, "-display", "none"])
-                .args(["-smp", &hardware.processors.to_string()])
-                .args(["-m", &hardware.memory.to_string()])
-        })
+        let mut machine = OsString::from("dumpdtb=");
+        machine.push(std::path::absolute(file).context("finding the device tree's file")?);
+        let output = Self::command(hardware)?
+            .arg("-machine")
+            .arg(machine)
+            .stdin(Stdio::null())
+            .output()
+            .context("starting qemu through setpriv")?;
+        ensure!(
+            output.status.success() && file.exists(),
+            "qemu wrote no device tree ({}): {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        Ok(())
     }
 
     /// An error when QEMU has ended.
