@@ -63,6 +63,13 @@ fn written(system: &System, mount: &Mount) -> Result<Option<String>> {
             mount.kind
         )));
     }
+    // With `data=journal` even a file that is written in place goes to a journal first, which GRUB does not read.
+    if mount.option_values("data").any(|mode| mode == "journal") {
+        return Ok(Some(format!(
+            "lies on {} mounted with data=journal, where GRUB does not see what was written last",
+            mount.kind
+        )));
+    }
     // The kernel's number for a file system that is not directly on one device.
     if mount.device.major == 0 {
         return Ok(Some(format!(

@@ -29,6 +29,10 @@ pub(super) fn tests() -> Vec<Test> {
         on_loop_disk("loop/gptprio-is-driven-by-the-programs", |lab| {
             driven(lab, Kept::Attributes)
         }),
+        on_loop_disk(
+            "loop/grub-sees-a-block-that-was-just-made-after-a-power-cut",
+            just_made,
+        ),
     ]
 }
 
@@ -129,9 +133,39 @@ fn through(lab: &Lab, kept: Kept, sector: Sector) -> Result<()> {
     node.is_whole()
 }
 
+/// GRUB replays no journal, and a file that was just made is known to the journal alone unless slotd sees to it.
+fn just_made(lab: &Lab) -> Result<()> {
+    let mut node = Node::new(lab, Kept::Grub, Sector::B512)?;
+    // Of a block that is missing it is known by its name only.
+    node.loader = "grub";
+    node.with_boot("rm $BOOT/grub/grubenv")?;
+    let cut = node.folder.join("cut.img");
+    // The boot partition is still mounted when its disk is copied: no unmount has written anything back.
+    let program = format!(
+        "{}\nchroot $ROOT /slotd-bootctl --loader grub activate B --tries {TRIES}\n\
+         cp --sparse=always {} {}",
+        node.flash_program()?,
+        node.rig.disk_file().display(),
+        cut.display()
+    );
+    let image = File::open(&node.image).context("opening an image")?;
+    succeeded(&program, node.call('A', &program, image.into())?)?;
+    let read_by_grub = process::output("grub-fstest", |command| {
+        command.arg(&cut).args(["cat", "(loop0,gpt1)/grub/grubenv"])
+    })?;
+    let held = held_by_grub(read_by_grub.trim_end_matches('#'))?;
+    ensure!(
+        held.states == ["good", "trial"] && held.tries_left[1] == Some(TRIES),
+        "after a power cut GRUB finds {held:?}"
+    );
+    Ok(())
+}
+
 /// A disk, and what its machine keeps elsewhere.
 struct Node {
     kept: Kept,
+    /// The loader as its configuration names it.
+    loader: &'static str,
     rig: Rig,
     folder: PathBuf,
     image: PathBuf,
@@ -167,6 +201,7 @@ impl Node {
         let rig = Rig::new(folder.clone(), Kind::Gpt, sector, &images[0])?;
         let node = Self {
             kept,
+            loader: "auto",
             rig,
             image: images.pop().context("an image")?,
             folder,
@@ -346,9 +381,11 @@ impl Node {
              mkdir -p $ROOT/var/lib/slotd $ROOT/var/lock $ROOT/etc/slotd\n\
              mount --bind {} $ROOT/var/lib/slotd\n\
              echo 0123456789abcdef0123456789abcdef >$ROOT/etc/machine-id\n\
-             echo 'install: {{requireAgent: false}}' >$ROOT/etc/slotd/config.yaml\n",
+             echo 'install: {{requireAgent: false}}' >$ROOT/etc/slotd/config.yaml\n\
+             echo 'loader: {}' >>$ROOT/etc/slotd/config.yaml\n",
             self.rig.device[index],
             state.display(),
+            self.loader,
         );
         match self.kept {
             Kept::Grub => mount.push_str(&format!(
@@ -375,9 +412,15 @@ impl Node {
         succeeded(&program, self.call(booted, &program, Stdio::null())?)
     }
 
+    /// Writes the image that comes in to slot B.
+    fn flash_program(&self) -> Result<String> {
+        let digest = digest(&self.image)?;
+        Ok(format!("/slotd flash - --checksum sha256:{digest}"))
+    }
+
     /// Writes the image to slot B.
     fn flash(&self) -> Result<()> {
-        let program = format!("/slotd flash - --checksum sha256:{}", digest(&self.image)?);
+        let program = self.flash_program()?;
         let input = File::open(&self.image).context("opening an image")?;
         succeeded(&program, self.call('A', &program, input.into())?)?;
         let written = File::open(&self.rig.device[1]).context("opening slot B")?;

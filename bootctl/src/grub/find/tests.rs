@@ -266,6 +266,10 @@ fn what_the_loader_cannot_write_is_not_taken() {
             "lies on dm-0",
         ),
         ("9:127 / /boot rw - ext4 /dev/md127 rw", "lies on md127"),
+        (
+            "254:4 / /boot rw - ext4 /dev/vda4 rw,data=journal",
+            "lies on ext4 mounted with data=journal",
+        ),
     ] {
         let (_dir, node, table) = stacked("22 1 254:2 / / ro - ext4 /dev/root ro");
         node.add_disk("md127", 9, 127, 512, &[]).unwrap();
