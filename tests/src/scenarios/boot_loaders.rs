@@ -17,14 +17,14 @@ use crate::runner::Test;
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
+        in_machine("vm/uboot-upgrades-and-falls-back", |lab| {
+            upgrades_and_falls_back(lab, Loader::Uboot)
+        }),
         in_machine("vm/grub-upgrades-and-falls-back", |lab| {
             upgrades_and_falls_back(lab, Loader::Grub)
         }),
         proved_in_machine("vm/grub-on-a-bios-upgrades-and-falls-back", |lab| {
             upgrades_and_falls_back(lab, Loader::GrubBios)
-        }),
-        in_machine("vm/uboot-upgrades-and-falls-back", |lab| {
-            upgrades_and_falls_back(lab, Loader::Uboot)
         }),
         told(in_machine("vm/efi-upgrades-and-falls-back", |lab| {
             upgrades_and_falls_back(lab, Loader::Efi)

@@ -57,11 +57,12 @@ pub fn all() -> Vec<Test> {
     tests.extend(rollout::tests());
     tests.extend(rollout_rules::tests());
     tests.extend(api_trouble::tests());
+    // The longest of all first, so that nothing waits for it at the end: a translated machine.
+    tests.extend(boot_loaders::tests());
     tests.extend(reference_disk::tests());
     tests.extend(uboot_script::tests());
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());
-    tests.extend(boot_loaders::tests());
     tests.extend(refusals::tests());
     tests.extend(real_nodes::tests());
     tests.sort_by_key(|test| test.tier);
