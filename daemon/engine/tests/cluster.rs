@@ -70,7 +70,7 @@ fn live(node: &mut Node, wish: Option<&Assignment>) {
             return;
         }
     }
-    panic!("no end\n{}", node.log.join("\n"));
+    panic!("no end\n{}", node.story());
 }
 
 /// Goes on until the record stands there, before that point's command is carried out.
@@ -89,7 +89,7 @@ fn live_to(node: &mut Node, wish: &Assignment, at: Point) {
             return;
         }
     }
-    panic!("never at {at:?}\n{}", node.log.join("\n"));
+    panic!("never at {at:?}\n{}", node.story());
 }
 
 fn results(node: &Node) -> Vec<Ending> {
@@ -299,7 +299,7 @@ fn every_fault_on_the_way_of_a_wish_ends_with_the_node_uncordoned_on_a_good_slot
                 let mut node = Node::new(nature);
                 node.plan = vec![(at, fault)];
                 live(&mut node, Some(&wish(0)));
-                let story = || format!("{fault:?} at {at}\n{}", node.log.join("\n"));
+                let story = || format!("{fault:?} at {at}\n{}", node.story());
                 assert_eq!(node.state(node.booted), SlotState::Good, "{}", story());
                 assert!(!node.cordoned, "{}", story());
                 if wanted == Slot::A {
@@ -334,11 +334,7 @@ fn a_raised_attempt_of_a_staged_image_needs_no_other_download_and_holds_a_drain(
         assert_eq!(request, Some(raised.image), "{at:?}");
         live(&mut node, Some(&wish(1)));
         assert_eq!(results(&node), [Ending::Completed], "{at:?}");
-        let writes = node
-            .log
-            .iter()
-            .filter(|line| line.starts_with("Write Write"));
-        assert_eq!(writes.count(), 1, "{at:?}\n{}", node.log.join("\n"));
+        assert_eq!(node.turns_at(Point::Write), 1, "{at:?}\n{}", node.story());
         let task = wish(1).image.task.unwrap();
         assert!(node.record.ended(&task).is_some(), "{at:?}");
     }

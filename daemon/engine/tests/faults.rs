@@ -1,5 +1,5 @@
-//! Every single fault at every effect of an upgrade, then pairs of power cuts: the promises hold after each
-//! effect (the model checks them), and the node ends where it has to.
+//! Every single fault at every effect of an upgrade: the promises hold after each effect (the model checks them), and the
+//! node ends where it has to.
 
 #![allow(
     clippy::unwrap_used,
@@ -47,7 +47,7 @@ fn every_fault(nature: Nature, live: fn(&mut Node), judge: fn(&Node, usize, Faul
 }
 
 fn story(node: &Node, at: usize, fault: Fault) -> String {
-    format!("{fault:?} at effect {at}\n{}", node.log.join("\n"))
+    format!("{fault:?} at effect {at}\n{}", node.story())
 }
 
 /// A node that is all right: it rests on a good slot, and five more power cycles change nothing.
@@ -211,31 +211,6 @@ fn a_deliberate_rollback_survives_every_fault() {
 }
 
 #[test]
-fn pairs_of_faults_leave_a_good_node() {
-    let pair = [
-        Fault::PowerAfter,
-        Fault::PowerBefore,
-        Fault::LostAnswer,
-        Fault::DaemonAfter,
-    ];
-    for nature in [Nature::Healthy, Nature::Unhealthy, Nature::Panics] {
-        let count = effects(Node::new(nature), upgrade) + 6;
-        for first in 0..count {
-            for second in first + 1..count {
-                for (one, two) in pair.iter().flat_map(|one| pair.map(|two| (*one, two))) {
-                    let mut node = Node::new(nature);
-                    node.plan = vec![(first, one), (second, two)];
-                    upgrade(&mut node);
-                    assert_eq!(node.state(node.booted), SlotState::Good);
-                    let right = node.booted == Slot::A || nature == Nature::Healthy;
-                    assert!(right, "{}", story(&node, first, one));
-                }
-            }
-        }
-    }
-}
-
-#[test]
 fn cancelling_at_any_moment_before_the_trial_goes_back_to_nothing() {
     let points = [
         Point::Preflight,
@@ -256,7 +231,7 @@ fn cancelling_at_any_moment_before_the_trial_goes_back_to_nothing() {
             }
             node.ask(Request::Cancel(1));
             node.settle();
-            let text = node.log.join("\n");
+            let text = node.story();
             assert_eq!(
                 node.state(node.booted),
                 SlotState::Good,

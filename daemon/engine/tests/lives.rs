@@ -114,7 +114,7 @@ proptest! {
         node.boots = 0;
         node.plan.clear();
         node.settle();
-        assert_eq!(node.state(node.booted), SlotState::Good, "{}", node.log.join("\n"));
+        assert_eq!(node.state(node.booted), SlotState::Good, "{}", node.story());
         for ended in &node.ended {
             assert!(ended.result != Ending::Completed || ended.failure.is_none());
         }

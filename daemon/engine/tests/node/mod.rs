@@ -6,6 +6,9 @@
 mod effects;
 pub(crate) mod points;
 
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use slotd_engine::{
     Command, Digest, ErrorKind, Failure, ImageRequest, Limits, Observation, Outcome, Point, Record,
     Request, Result as Ending, Slot, SlotState, World, decode, encode, next,
@@ -53,9 +56,19 @@ pub(crate) enum Fault {
     RecordLost,
     /// The record cannot be written for it.
     Unrecorded,
+    /// It hangs, and was not done, until somebody ends that: see [`Node::hang`].
+    Hangs,
+    /// It was done, and hangs before it could say so.
+    HangsAfter,
 }
 
-pub(crate) const FAULTS: [Fault; 11] = [
+/// `WatchdogSec` of slotd.service, in seconds.
+const WATCHDOG: u64 = 120;
+
+/// What the boot generator gives a trial boot beyond the agent's deadline, in seconds.
+const GENERATOR_MARGIN: u64 = 60;
+
+pub(crate) const FAULTS: [Fault; 13] = [
     Fault::Error(ErrorKind::Retry),
     Fault::Error(ErrorKind::Unsafe),
     Fault::Error(ErrorKind::Reject),
@@ -67,6 +80,8 @@ pub(crate) const FAULTS: [Fault; 11] = [
     Fault::PowerAfter,
     Fault::RecordLost,
     Fault::Unrecorded,
+    Fault::Hangs,
+    Fault::HangsAfter,
 ];
 
 pub(crate) fn digest(number: u8) -> Digest {
@@ -125,7 +140,17 @@ pub(crate) struct Node {
     /// What goes wrong, at which effect.
     pub(crate) plan: Vec<(usize, Fault)>,
     /// What happened, for a test that fails.
-    pub(crate) log: Vec<String>,
+    log: Vec<Told>,
+    /// The states that it was in, each as a digest.
+    pub(crate) states: HashSet<u64>,
+}
+
+/// What happened, put into words only where a test fails.
+#[derive(Clone, Debug)]
+enum Told {
+    Turn(Point, Command),
+    Boot(Slot, [SlotState; 2]),
+    Fault(Fault),
 }
 
 impl Node {
@@ -161,6 +186,7 @@ impl Node {
             boots: 0,
             plan: Vec::new(),
             log: Vec::new(),
+            states: HashSet::new(),
         }
     }
 
@@ -189,7 +215,7 @@ impl Node {
     pub(crate) fn power_cycle(&mut self) {
         loop {
             self.boots += 1;
-            assert!(self.boots < 60, "endless reboots\n{}", self.log.join("\n"));
+            assert!(self.boots < 60, "endless reboots\n{}", self.story());
             let slot = self
                 .order()
                 .into_iter()
@@ -215,7 +241,7 @@ impl Node {
             self.going_down = false;
             self.boot_complete = !matches!(content, Content::Image(_, Nature::Hangs));
             self.settled = false;
-            self.log.push(format!("boot {slot} {:?}", self.loader));
+            self.log.push(Told::Boot(slot, self.loader));
             match content {
                 Content::Partial => panic!("a partial image was booted"),
                 Content::Image(_, Nature::Panics) => {}
@@ -281,7 +307,7 @@ impl Node {
         self.record = step.record;
         self.command = step.command.clone();
         self.log
-            .push(format!("{:?} {:?}", self.record.at, step.command));
+            .push(Told::Turn(self.record.at, step.command.clone()));
         if ended {
             self.reported();
         }
@@ -333,11 +359,85 @@ impl Node {
                 self.stored = None;
                 self.power_cycle();
             }
+            Some(Fault::Hangs) => self.hang(),
+            Some(Fault::HangsAfter) => {
+                self.apply(command);
+                self.hang();
+            }
         }
-        if fault.is_some() {
-            self.log.push(format!("FAULT {fault:?}"));
+        if let Some(fault) = fault {
+            self.log.push(Told::Fault(fault));
         }
+        self.states.insert(self.digest());
         self.check();
+    }
+
+    /// The faults that are planned and all that happened, for a test that fails.
+    pub(crate) fn story(&self) -> String {
+        let lines = self.log.iter().map(|told| match told {
+            Told::Turn(at, command) => format!("{at:?} {command:?}"),
+            Told::Boot(slot, loader) => format!("boot {slot} {loader:?}"),
+            Told::Fault(fault) => format!("FAULT {fault:?}"),
+        });
+        let plan = format!("{:?}", self.plan);
+        std::iter::once(plan)
+            .chain(lines)
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    /// What tells one state from another: where the record stands, and what disk, loader and power are like. No times.
+    fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let upgrade = self.record.upgrade.as_ref();
+        self.record.at.hash(&mut hasher);
+        upgrade
+            .map(|upgrade| {
+                (
+                    upgrade.attempt,
+                    upgrade.tries,
+                    upgrade.restarts,
+                    upgrade.trials,
+                )
+            })
+            .hash(&mut hasher);
+        self.loader
+            .map(|state| match state {
+                SlotState::Good => (0, 0, 0),
+                SlotState::Trial { left, done } => (1, left, done),
+                SlotState::Bad => (2, 0, 0),
+                SlotState::Empty => (3, 0, 0),
+            })
+            .hash(&mut hasher);
+        self.disk
+            .map(|content| match content {
+                Content::Image(number, _) => Some(number),
+                Content::Partial => None,
+            })
+            .hash(&mut hasher);
+        self.marker.hash(&mut hasher);
+        (self.order(), self.booted).hash(&mut hasher);
+        (self.bench, self.stored.is_some()).hash(&mut hasher);
+        (self.going_down, self.boot_complete, self.settled).hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// How often a point's command was begun.
+    pub(crate) fn turns_at(&self, point: Point) -> usize {
+        let here = |told: &&Told| matches!(told, Told::Turn(at, _) if *at == point);
+        self.log.iter().filter(here).count()
+    }
+
+    /// What hangs is ended by the service's watchdog, or on a trial boot by the generator's limit, whichever is first.
+    fn hang(&mut self) {
+        let limit = self.limits.trial_deadline + GENERATOR_MARGIN;
+        let on_trial = matches!(self.loader[index(self.booted)], SlotState::Trial { .. });
+        self.uptime += WATCHDOG;
+        if on_trial && self.uptime >= limit {
+            self.power_cycle();
+        } else {
+            self.daemon_restart();
+        }
     }
 
     /// The promises that hold at every instant.
@@ -346,14 +446,11 @@ impl Node {
             self.state(slot) == SlotState::Good
                 && matches!(self.disk[index(slot)], Content::Image(..))
         });
-        assert!(good, "promise 2: no good slot\n{}", self.log.join("\n"));
+        assert!(good, "promise 2: no good slot\n{}", self.story());
         for slot in [Slot::A, Slot::B] {
             if let SlotState::Trial { .. } = self.loader[index(slot)] {
                 let Content::Image(number, _) = self.disk[index(slot)] else {
-                    panic!(
-                        "promise 3: a partial image on trial\n{}",
-                        self.log.join("\n")
-                    );
+                    panic!("promise 3: a partial image on trial\n{}", self.story());
                 };
                 assert_eq!(self.marker[index(slot)], Some(digest(number)), "promise 3");
             }
@@ -365,7 +462,7 @@ impl Node {
         let Some(last) = &self.record.last else {
             return;
         };
-        let story = || self.log.join("\n");
+        let story = || self.story();
         match last.result {
             Ending::Completed => {
                 assert_eq!(self.booted, last.slot, "promise 4\n{}", story());
@@ -400,7 +497,7 @@ impl Node {
                 return;
             }
         }
-        panic!("no end\n{}", self.log.join("\n"));
+        panic!("no end\n{}", self.story());
     }
 
     /// Runs until the record stands there, before the command of that point is carried out.
@@ -417,7 +514,7 @@ impl Node {
                 self.turn(),
                 "it rests at {:?}\n{}",
                 self.record.at,
-                self.log.join("\n")
+                self.story()
             );
         }
         panic!("never at {at:?}");
