@@ -308,11 +308,16 @@ fn unified(lab: &Lab, loader: Loader) -> Result<()> {
     node.power_cycles(1, &Expected::both_good('A', V3.version()))
 }
 
-/// Slot A has a device tree of its own, which is this board's under another name; the next image has none, and U-Boot's own is taken.
+/// Slot A has a device tree of its own, which is this board's under another name; the next image has none, and U-Boot's own
+/// is taken.
 fn device_tree(lab: &Lab) -> Result<()> {
     const NAME: &str = "board of slot A";
     let loader = Loader::Uboot;
-    let mut node = Node::off(lab, &short_trial(loader))?;
+    let options = NodeOptions {
+        loader,
+        ..NodeOptions::new(&V1)
+    };
+    let mut node = Node::off(lab, &options)?;
     let tree = node.machine.device_tree()?;
     process::run("fdtput", |command| {
         command
