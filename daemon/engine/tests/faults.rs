@@ -19,11 +19,6 @@ fn effects(mut node: Node, live: fn(&mut Node)) -> usize {
     node.effects
 }
 
-fn upgrade(node: &mut Node) {
-    node.install(false);
-    node.settle();
-}
-
 fn staged_then_activated(node: &mut Node) {
     node.install(true);
     node.settle();
@@ -70,7 +65,7 @@ fn steady(node: &Node, at: usize, fault: Fault) {
 
 #[test]
 fn a_healthy_image_survives_every_crash_and_power_cut() {
-    for live in [upgrade as fn(&mut Node), staged_then_activated] {
+    for live in [Node::upgrade as fn(&mut Node), staged_then_activated] {
         every_fault(Nature::Healthy, live, |node, at, fault| {
             steady(node, at, fault);
             match fault {
@@ -111,7 +106,7 @@ fn failing_to_record_success_is_never_ill_health() {
 #[test]
 fn an_unhealthy_image_always_ends_on_the_old_slot() {
     for nature in [Nature::Unhealthy, Nature::Panics, Nature::Hangs] {
-        every_fault(nature, upgrade, |node, at, fault| {
+        every_fault(nature, Node::upgrade, |node, at, fault| {
             steady(node, at, fault);
             assert_eq!(node.booted, Slot::A, "{}", story(node, at, fault));
             assert_ne!(
@@ -134,7 +129,7 @@ fn an_unhealthy_image_always_ends_on_the_old_slot() {
 
 #[test]
 fn a_power_cut_loses_no_verdict() {
-    let count = effects(Node::new(Nature::Unhealthy), upgrade);
+    let count = effects(Node::new(Nature::Unhealthy), Node::upgrade);
     for at in 0..count {
         for fault in [
             Fault::PowerBefore,
@@ -144,7 +139,7 @@ fn a_power_cut_loses_no_verdict() {
         ] {
             let mut node = Node::new(Nature::Unhealthy);
             node.plan = vec![(at, fault)];
-            upgrade(&mut node);
+            node.upgrade();
             let ended = node.ended.last().unwrap();
             assert_eq!(
                 ended.result,
@@ -166,7 +161,7 @@ fn a_power_cut_loses_no_verdict() {
 
 #[test]
 fn a_refused_image_leaves_the_slot_empty() {
-    every_fault(Nature::Unfit, upgrade, |node, at, fault| {
+    every_fault(Nature::Unfit, Node::upgrade, |node, at, fault| {
         steady(node, at, fault);
         assert_eq!(node.booted, Slot::A);
         assert_eq!(

@@ -91,12 +91,16 @@ const fn told(test: Test) -> Test {
     }
 }
 
-fn start(lab: &Lab, loader: Loader) -> Result<Node> {
-    let options = NodeOptions {
+/// A node as any other, with this boot loader.
+const fn with(loader: Loader) -> NodeOptions<'static> {
+    NodeOptions {
         loader,
         ..NodeOptions::new(&V1)
-    };
-    let mut node = Node::start_with(lab, &options)?;
+    }
+}
+
+fn start(lab: &Lab, loader: Loader) -> Result<Node> {
+    let mut node = Node::start_with(lab, &with(loader))?;
     let backend = node.loader()?["loader"]["backend"].clone();
     ensure!(
         backend == loader.backend(),
@@ -313,11 +317,7 @@ fn unified(lab: &Lab, loader: Loader) -> Result<()> {
 fn device_tree(lab: &Lab) -> Result<()> {
     const NAME: &str = "board of slot A";
     let loader = Loader::Uboot;
-    let options = NodeOptions {
-        loader,
-        ..NodeOptions::new(&V1)
-    };
-    let mut node = Node::off(lab, &options)?;
+    let mut node = Node::off(lab, &with(loader))?;
     let tree = node.machine.device_tree()?;
     process::run("fdtput", |command| {
         command

@@ -5,9 +5,11 @@
 
 mod effects;
 pub(crate) mod points;
+mod told;
 
 use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
+
+use told::Told;
 
 use slotd_engine::{
     Command, Digest, ErrorKind, Failure, ImageRequest, Limits, Observation, Outcome, Point, Record,
@@ -143,14 +145,6 @@ pub(crate) struct Node {
     log: Vec<Told>,
     /// The states that it was in, each as a digest.
     pub(crate) states: HashSet<u64>,
-}
-
-/// What happened, put into words only where a test fails.
-#[derive(Clone, Debug)]
-enum Told {
-    Turn(Point, Command),
-    Boot(Slot, [SlotState; 2]),
-    Fault(Fault),
 }
 
 impl Node {
@@ -368,64 +362,8 @@ impl Node {
         if let Some(fault) = fault {
             self.log.push(Told::Fault(fault));
         }
-        self.states.insert(self.digest());
+        self.states.insert(self.fingerprint());
         self.check();
-    }
-
-    /// The faults that are planned and all that happened, for a test that fails.
-    pub(crate) fn story(&self) -> String {
-        let lines = self.log.iter().map(|told| match told {
-            Told::Turn(at, command) => format!("{at:?} {command:?}"),
-            Told::Boot(slot, loader) => format!("boot {slot} {loader:?}"),
-            Told::Fault(fault) => format!("FAULT {fault:?}"),
-        });
-        let plan = format!("{:?}", self.plan);
-        std::iter::once(plan)
-            .chain(lines)
-            .collect::<Vec<_>>()
-            .join("\n")
-    }
-
-    /// What tells one state from another: where the record stands, and what disk, loader and power are like. No times.
-    fn digest(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        let upgrade = self.record.upgrade.as_ref();
-        self.record.at.hash(&mut hasher);
-        upgrade
-            .map(|upgrade| {
-                (
-                    upgrade.attempt,
-                    upgrade.tries,
-                    upgrade.restarts,
-                    upgrade.trials,
-                )
-            })
-            .hash(&mut hasher);
-        self.loader
-            .map(|state| match state {
-                SlotState::Good => (0, 0, 0),
-                SlotState::Trial { left, done } => (1, left, done),
-                SlotState::Bad => (2, 0, 0),
-                SlotState::Empty => (3, 0, 0),
-            })
-            .hash(&mut hasher);
-        self.disk
-            .map(|content| match content {
-                Content::Image(number, _) => Some(number),
-                Content::Partial => None,
-            })
-            .hash(&mut hasher);
-        self.marker.hash(&mut hasher);
-        (self.order(), self.booted).hash(&mut hasher);
-        (self.bench, self.stored.is_some()).hash(&mut hasher);
-        (self.going_down, self.boot_complete, self.settled).hash(&mut hasher);
-        hasher.finish()
-    }
-
-    /// How often a point's command was begun.
-    pub(crate) fn turns_at(&self, point: Point) -> usize {
-        let here = |told: &&Told| matches!(told, Told::Turn(at, _) if *at == point);
-        self.log.iter().filter(here).count()
     }
 
     /// What hangs is ended by the service's watchdog, or on a trial boot by the generator's limit, whichever is first.
@@ -526,6 +464,12 @@ impl Node {
 
     pub(crate) fn install(&mut self, stage_only: bool) {
         self.ask(Request::Install(request(stage_only)));
+    }
+
+    /// A whole upgrade.
+    pub(crate) fn upgrade(&mut self) {
+        self.install(false);
+        self.settle();
     }
 
     /// The result of the last upgrade in the history.
