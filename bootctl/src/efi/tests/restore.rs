@@ -159,6 +159,37 @@ fn making_it_again_can_be_cut_off_anywhere() {
 }
 
 #[test]
+fn it_is_made_by_marking_it_good_and_by_nothing_else() {
+    let options = |machine: &InFirmware| -> Vec<String> {
+        let files = fs::read_dir(machine.node.system().efivars()).unwrap();
+        let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names
+            .filter(|name| {
+                let digits = name
+                    .strip_prefix("Boot")
+                    .and_then(|rest| rest.split('-').next());
+                digits.is_some_and(|digits| u16::from_str_radix(digits, 16).is_ok())
+            })
+            .collect();
+        names.sort();
+        names
+    };
+    let selected: fn(&InFirmware) = |machine| machine.backend().select(A).unwrap();
+    let given_up: fn(&InFirmware) = |machine| machine.backend().mark_bad(B).unwrap();
+    for (name, transition) in [("select A", selected), ("mark B bad", given_up)] {
+        let mut machine = InFirmware::new();
+        without_its_option(&mut machine);
+        let before = options(&machine);
+        assert_eq!(before.len(), 3, "{name}: {before:?}");
+        // What could not be made does not stand in the way either.
+        fs::remove_file(machine.node.esp().join("EFI/slotd/b/linux.efi")).unwrap();
+        transition(&machine);
+        assert_eq!(options(&machine), before, "{name}");
+        assert_eq!(machine.power_cycle(), Some(A), "{name}");
+    }
+}
+
+#[test]
 fn a_plan_says_that_it_is_made_and_comes_first() {
     let mut machine = InFirmware::new();
     without_its_option(&mut machine);
