@@ -14,6 +14,7 @@ pub mod images;
 pub mod lab;
 pub mod loader;
 pub mod loopdisk;
+pub mod mutants;
 pub mod node;
 pub mod process;
 pub mod runner;

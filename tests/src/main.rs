@@ -15,7 +15,7 @@ use slotd_tests::runner::{self, Outcome, Set, Test, Tier};
 use slotd_tests::selection::Selection;
 use slotd_tests::standin::{agent, controller};
 use slotd_tests::vm::socket;
-use slotd_tests::{loopdisk, scenarios, setup, workspace};
+use slotd_tests::{loopdisk, mutants, scenarios, setup, workspace};
 
 /// slotd's lab: everything it does, on machines that may break.
 #[derive(Debug, Parser)]
@@ -46,6 +46,15 @@ enum Command {
     Test(TestArguments),
     /// Run everything, also what takes too long for each change
     Prove(TestArguments),
+    /// Break a copy of slotd in small ways, one after the other, and see which test notices each
+    Mutants {
+        /// Only faults whose name, as `--list` prints it, contains this; may be given several times
+        #[arg(long, value_name = "PATTERN")]
+        only: Vec<String>,
+        /// Print the faults instead of trying them
+        #[arg(long)]
+        list: bool,
+    },
     /// Compare slotd's verified write with curl | zstd | dd, watch the idle agent, and measure a fleet at a Kubernetes API server
     Bench {
         /// Only this benchmark; may be given several times
@@ -152,6 +161,12 @@ fn run(cli: Cli) -> Result<bool> {
         }
         Command::Test(arguments) => test(&arguments, Set::Test),
         Command::Prove(arguments) => test(&arguments, Set::Prove),
+        Command::Mutants { only, list } => {
+            if !list {
+                setup::ensure_packages()?;
+            }
+            mutants::run(&Selection::new(&only), list)
+        }
         Command::Bench { only, output } => bench(&only, output),
         Command::Up { nodes } => {
             if nodes > 0 {

@@ -1,0 +1,118 @@
+//! A node in a cluster, and the roll-out.
+
+use super::{Mutant, Tests, Writer};
+
+const ENGINE: Tests = &["--package", "slotd-engine", "--lib", "--tests"];
+const CRDS: Tests = &["--package", "slotd-crds"];
+const CLUSTER: Tests = &["--package", "slotd", "--lib", "cluster::"];
+
+pub(super) const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "one node more is away than may be",
+        promises: &[7],
+        writer: Some(Writer::Cluster),
+        file: "daemon/engine/src/rollout/ledger.rs",
+        before: "if away.len() > upgrade.max_unavailable.of(targets.len()) {",
+        after: "if away.len() > upgrade.max_unavailable.of(targets.len()).saturating_add(1) {",
+        tests: ENGINE,
+    },
+    Mutant {
+        name: "a place is given back before the node is Ready",
+        promises: &[7],
+        writer: Some(Writer::Cluster),
+        file: "daemon/engine/src/rollout/ledger.rs",
+        before: "End::Completed => (progress.runs_target && node.back()).then_some(Freed::Completed),",
+        after: "End::Completed => progress.runs_target.then_some(Freed::Completed),",
+        tests: ENGINE,
+    },
+    Mutant {
+        name: "nodes that are unavailable anyway are not counted",
+        promises: &[7],
+        writer: Some(Writer::Cluster),
+        file: "daemon/engine/src/rollout/ledger.rs",
+        before: ".filter(|target| target.unavailable())",
+        after: ".filter(|target| target.cordoned_by_us)",
+        tests: ENGINE,
+    },
+    Mutant {
+        name: "two nodes of the control plane are away at once",
+        promises: &[7],
+        writer: Some(Writer::Cluster),
+        file: "daemon/engine/src/rollout/ledger.rs",
+        before: ".find(|other| !other.ready || self.held.contains(&other.uid));",
+        after: ".find(|other| !other.ready);",
+        tests: ENGINE,
+    },
+    Mutant {
+        name: "a share of the nodes is rounded up",
+        promises: &[7],
+        writer: None,
+        file: "daemon/engine/src/rollout/limit.rs",
+        before: "targets.saturating_mul(percent) / 100",
+        after: "targets.saturating_mul(percent).div_ceil(100)",
+        tests: ENGINE,
+    },
+    Mutant {
+        name: "a place whose progress object is gone is free at once",
+        promises: &[7],
+        writer: Some(Writer::Cluster),
+        file: "daemon/engine/src/rollout/ledger.rs",
+        before: "return node.back().then_some(Freed::ProgressGone);",
+        after: "return Some(Freed::ProgressGone);",
+        tests: ENGINE,
+    },
+    Mutant {
+        name: "a roll-out goes on after a failure",
+        promises: &[7],
+        writer: None,
+        file: "daemon/engine/src/rollout/standing.rs",
+        before: "(failed >= upgrade.max_failures.max(1)).then_some(Halted::Failures { failed })",
+        after: "(failed > upgrade.max_failures.max(1)).then_some(Halted::Failures { failed })",
+        tests: ENGINE,
+    },
+    Mutant {
+        name: "a cordon of somebody else is taken back",
+        promises: &[8],
+        writer: Some(Writer::Cluster),
+        file: "daemon/src/cluster/own_node.rs",
+        before: ".is_some_and(|by| by.starts_with(OURS))",
+        after: ".is_some_and(|by| !by.is_empty())",
+        tests: CLUSTER,
+    },
+    Mutant {
+        name: "a cordon of ours stays",
+        promises: &[8],
+        writer: Some(Writer::Cluster),
+        file: "daemon/src/cluster/own_node.rs",
+        before: "    patch[\"spec\"] = json!({\"unschedulable\": null});\n",
+        after: "",
+        tests: CLUSTER,
+    },
+    Mutant {
+        name: "a cordon is taken back on a Node that somebody changed meanwhile",
+        promises: &[8],
+        writer: Some(Writer::Cluster),
+        file: "daemon/src/cluster/own_node.rs",
+        before: "    patch[\"metadata\"][\"resourceVersion\"] = json!(node.metadata.resource_version);\n",
+        after: "",
+        tests: CLUSTER,
+    },
+    Mutant {
+        name: "a blocked version is resolved by its name",
+        promises: &[9],
+        writer: None,
+        file: "crds/src/resolve.rs",
+        before: "    not_blocked(catalog, version)?;\n    match catalog.find(version) {",
+        after: "    match catalog.find(version) {",
+        tests: CRDS,
+    },
+    Mutant {
+        name: "a blocked version is resolved by its address",
+        promises: &[9],
+        writer: None,
+        file: "crds/src/resolve.rs",
+        before: "        not_blocked(catalog, &version)?;\n",
+        after: "        let _ = catalog;\n",
+        tests: CRDS,
+    },
+];
