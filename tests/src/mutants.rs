@@ -11,6 +11,8 @@ mod node;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -216,22 +218,8 @@ impl Copy {
             }
         }
         for file in &wanted {
-            let (from, to) = (repository().join(file), copy.sources.join(file));
-            // One that was removed and is not committed yet.
-            if !from.exists() {
-                continue;
-            }
-            let bytes = fs::read(&from).with_context(|| format!("reading {}", from.display()))?;
-            // Left as old as it is where it is the same: cargo builds what is newer.
-            if fs::read(&to).is_ok_and(|known| known == bytes) {
-                continue;
-            }
-            if let Some(parent) = to.parent() {
-                fs::create_dir_all(parent)
-                    .with_context(|| format!("creating {}", parent.display()))?;
-            }
-            fs::copy(&from, &to).with_context(|| format!("copying {}", from.display()))?;
-            touch(&to)?;
+            bring(&repository().join(file), &copy.sources.join(file))
+                .with_context(|| format!("copying {}", file.display()))?;
         }
         Ok(copy)
     }
@@ -327,11 +315,29 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// A copy is as old as what it was copied from, which may be older than what was built of an earlier one.
-fn touch(path: &Path) -> Result<()> {
-    let file = fs::File::options().append(true).open(path);
-    file.and_then(|file| file.set_modified(std::time::SystemTime::now()))
-        .with_context(|| format!("dating {}", path.display()))
+/// Copies a file or a link, and leaves a file as old as it is where it is the same already: cargo builds what is newer.
+fn bring(from: &Path, to: &Path) -> io::Result<()> {
+    let meta = match fs::symlink_metadata(from) {
+        Ok(meta) => meta,
+        // Removed, and that is not committed yet.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if let Some(parent) = to.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    if meta.is_symlink() {
+        match fs::remove_file(to) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => return symlink(fs::read_link(from)?, to),
+        }
+    }
+    let bytes = fs::read(from)?;
+    if fs::read(to).is_ok_and(|known| known == bytes) {
+        return Ok(());
+    }
+    fs::write(to, bytes)?;
+    fs::set_permissions(to, meta.permissions())
 }
 
 #[cfg(test)]

@@ -17,14 +17,24 @@ pub(super) fn of<'a>(
     mut waiting: Vec<Waiting>,
 ) -> Outlook {
     let upgrade = course.upgrade;
-    let count = |which: fn(&Standing<'_>) -> bool| {
+    let count = |which: &dyn Fn(&Node, &Standing<'_>) -> bool| {
         let nodes = course.standings.iter();
-        number(nodes.filter(|(_, standing)| which(standing)).count())
+        number(
+            nodes
+                .filter(|(node, standing)| which(node, standing))
+                .count(),
+        )
     };
     let targets = number(course.targets.len());
-    let ok = count(|standing| *standing == Standing::Done);
-    let refused = count(|standing| matches!(standing, Standing::Refused(_)));
-    let fail = refused + count(|standing| matches!(standing, Standing::Failed(_)));
+    let ok = count(&|_, standing| *standing == Standing::Done);
+    let fail = count(&|node, standing| match standing {
+        Standing::Refused(_) | Standing::Failed(_) => true,
+        Standing::Done => false,
+        // Whatever it still holds or waits for: what halts the upgrade is counted from the same moment on.
+        _ => view
+            .part(&upgrade.uid, &node.uid)
+            .is_some_and(|part| failed(upgrade, part)),
+    });
     let starts = |write: &Write| matches!(write, Write::Create { upgrade, .. } if *upgrade == course.upgrade.uid);
     let started = view
         .parts(&upgrade.uid)

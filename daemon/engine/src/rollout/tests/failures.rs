@@ -1,7 +1,7 @@
 //! Counting failures, halting, going on.
 
 use super::fixture::{failed, fleet, outlook, place, progress, runs, wait, waits, writes};
-use crate::rollout::{At, End, Halted, ImageId, Phase, Resolution, Wait};
+use crate::rollout::{Action, At, End, Halted, ImageId, Phase, Progress, Resolution, Wait};
 
 #[test]
 fn so_many_failures_halt_it() {
@@ -26,6 +26,30 @@ fn so_many_failures_halt_it() {
     fleet.places = vec![place("u", "n3", 0)];
     fleet.upgrades[0].bound = true;
     assert_eq!(writes(&fleet), ["raise u-n3 1 HeldBack"]);
+}
+
+#[test]
+fn what_halts_an_upgrade_is_counted_from_the_same_moment_on() {
+    for end in [End::Failed, End::RolledBack] {
+        let mut fleet = fleet(&["n1", "n2"]);
+        fleet.progress = vec![Progress {
+            activated: Some(0),
+            action: Action::Activate,
+            ..failed("u", "n1", end, 9)
+        }];
+        // It has its place until it is back.
+        fleet.places = vec![place("u", "n1", 0)];
+        fleet.upgrades[0].bound = true;
+        fleet.nodes[0].ready = false;
+        fleet.nodes[0].cordoned_by_us = true;
+        let halted = outlook(&fleet, "u");
+        assert_eq!(halted.halted, Some(Halted::Failures { failed: 1 }));
+        assert_eq!((halted.ok, halted.fail), (0, 1), "{end:?}");
+        fleet.nodes[0].ready = true;
+        fleet.nodes[0].cordoned_by_us = false;
+        fleet.places.clear();
+        assert_eq!(outlook(&fleet, "u").fail, 1, "{end:?}");
+    }
 }
 
 #[test]
