@@ -40,32 +40,58 @@ fn tests_in(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// The rows of a section's table, each as its cells.
+fn rows(page: &str, section: &str) -> Vec<Vec<String>> {
+    let (_, section) = page.split_once(section).unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let rows = section.lines().filter(|line| line.starts_with("| "));
+    let cells = |row: &str| {
+        let cells = row.trim_matches('|').split(" | ");
+        cells.map(|cell| cell.trim().to_owned()).collect()
+    };
+    // The first one is the head.
+    rows.skip(1).map(cells).collect()
+}
+
+/// Names in backquotes that are neither of a test nor of a scenario.
+fn missing(cell: &str) -> Vec<String> {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let tests = tests(&repository);
+    let scenarios = slotd_tests::scenarios::all();
+    cell.split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|name| !tests.contains(*name) && scenarios.iter().all(|test| test.name != *name))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn page() -> String {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    std::fs::read_to_string(repository.join("ARCHITECTURE.md")).unwrap()
+}
+
 #[test]
 fn every_test_that_architecture_md_names_for_a_promise_exists() {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let page = std::fs::read_to_string(repository.join("ARCHITECTURE.md")).unwrap();
-    let tests = tests(&repository);
-    let scenarios: BTreeSet<&str> = slotd_tests::scenarios::all()
-        .iter()
-        .map(|test| test.name)
-        .collect();
-    let (_, promises) = page.split_once("## The promises").unwrap();
-    let (promises, _) = promises.split_once("\n## ").unwrap();
-    let (mut promised, mut missing) = (0, Vec::new());
-    for row in promises.lines().filter(|line| line.starts_with("| ")) {
-        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
-        let Ok(number) = cells[0].trim().parse::<u8>() else {
-            continue;
-        };
-        promised += 1;
-        for name in cells[3].split('`').skip(1).step_by(2) {
-            if !tests.contains(name) && !scenarios.contains(name) {
-                missing.push(format!("promise {number}: {name}"));
-            }
-        }
+    let promises = rows(&page(), "## The promises");
+    let numbers: Vec<&str> = promises.iter().map(|cells| cells[0].as_str()).collect();
+    let expected: Vec<String> = (1..=11).map(|number| number.to_string()).collect();
+    assert_eq!(numbers, expected);
+    for cells in promises {
+        assert!(cells[3].contains('`'), "promise {}: no test", cells[0]);
+        assert_eq!(missing(&cells[3]), [""; 0], "promise {}", cells[0]);
     }
-    assert_eq!(promised, 11, "there are eleven promises");
-    assert!(missing.is_empty(), "no such tests: {missing:#?}");
+}
+
+#[test]
+fn every_kind_of_failure_elsewhere_has_a_test_that_exists() {
+    let kinds = rows(&page(), "## What went wrong elsewhere");
+    assert_eq!(kinds.len(), 26);
+    for cells in kinds {
+        assert_eq!(cells.len(), 3, "{cells:?}");
+        assert!(cells[2].contains('`'), "{}: no test", cells[0]);
+        assert_eq!(missing(&cells[2]), [""; 0], "{}", cells[0]);
+    }
 }
 
 #[test]
