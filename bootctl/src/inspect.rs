@@ -11,6 +11,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::error::{Error, Result};
+use crate::exclusive;
 use crate::facts::{Collected, ImageFacts, InspectSettings, Unified, collect};
 use crate::ioctl;
 use crate::slot::DeviceNumber;
@@ -210,14 +211,11 @@ impl ReadOnlyDevice {
     fn set(slot: &Partition) -> Result<Self> {
         let node = &slot.node;
         // O_EXCL proves that it is not mounted: setting a mounted device read-only would break it.
-        let exclusive = OpenOptions::new()
+        let mut options = OpenOptions::new();
+        options
             .read(true)
-            .custom_flags(libc::O_EXCL | libc::O_CLOEXEC)
-            .open(node)
-            .map_err(|source| match source.raw_os_error() {
-                Some(libc::EBUSY) => Error::InUse { path: node.clone() },
-                _ => Error::io("open", node)(source),
-            })?;
+            .custom_flags(libc::O_EXCL | libc::O_CLOEXEC);
+        let exclusive = exclusive::open(&options, "open", node)?;
         let rdev = exclusive
             .metadata()
             .map_err(Error::io("stat", node))?

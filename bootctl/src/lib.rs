@@ -16,6 +16,7 @@ mod efivar;
 pub mod entry;
 mod error;
 mod evidence;
+mod exclusive;
 mod facts;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use nix::libc;
 
 use crate::error::{Error, Result};
+use crate::exclusive;
 use crate::ioctl;
 use crate::slot::{DeviceNumber, SlotName};
 use crate::table::Partition;
@@ -88,15 +89,9 @@ impl InvalidatedSlot {
             // by anyone else, without the race of looking at a mount table.
             libc::O_EXCL | libc::O_DIRECT | libc::O_CLOEXEC
         };
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .custom_flags(flags)
-            .open(node)
-            .map_err(|source| match source.raw_os_error() {
-                Some(libc::EBUSY) => Error::InUse { path: node.clone() },
-                _ => Error::io("open for writing", node)(source),
-            })?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(flags);
+        let file = exclusive::open(&options, "open for writing", node)?;
         self.check_identity(&file)?;
         Ok((file.into(), node.clone()))
     }
