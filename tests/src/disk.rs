@@ -157,9 +157,22 @@ pub(crate) fn partition_range(disk: &File, index: usize) -> Result<(u64, u64)> {
     Ok((first * 512, (last - first + 1) * 512))
 }
 
+/// A partition's own id as `PARTUUID=` has it, in lower case, from the primary GPT of a disk with 512-byte sectors.
+pub(crate) fn partition_id(disk: &File, index: usize) -> Result<String> {
+    let mut id = [0; 16];
+    let offset = 2 * 512 + 128 * (index.checked_sub(1).context("partitions count from 1")? as u64);
+    disk.read_exact_at(&mut id, offset + 16)
+        .context("reading the partition table")?;
+    // The first three fields are little-endian (UEFI specification, appendix A).
+    let order = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
+    let digits: String = order.iter().map(|at| format!("{:02x}", id[*at])).collect();
+    let fields = [0..8, 8..12, 12..16, 16..20, 20..32].map(|field| &digits[field]);
+    Ok(fields.join("-"))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::partition_range;
+    use super::{partition_id, partition_range};
 
     #[test]
     fn a_partition_is_found_in_a_table_that_sfdisk_wrote() {
@@ -175,11 +188,15 @@ mod tests {
             .stdin(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let script = b"label: gpt\nstart=2048, size=2048\nstart=4096, size=4096\n";
+        let script = b"label: gpt\nstart=2048, size=2048\nstart=4096, size=4096, uuid=6E1AE7A7-D275-49AC-9243-D8359C48F0B3\n";
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), script).unwrap();
         assert!(child.wait().unwrap().success());
         let disk = std::fs::File::open(&path).unwrap();
         assert_eq!(partition_range(&disk, 2).unwrap(), (2 << 20, 2 << 20));
         assert!(partition_range(&disk, 3).is_err());
+        assert_eq!(
+            partition_id(&disk, 2).unwrap(),
+            "6e1ae7a7-d275-49ac-9243-d8359c48f0b3"
+        );
     }
 }

@@ -31,6 +31,8 @@ pub struct NodeOptions<'a> {
     pub loader: Loader,
     /// Disks beside the one it boots from.
     pub disks: &'a [MoreDisk],
+    /// Whether everything is recorded that is written to the disk.
+    pub recorded: bool,
 }
 
 impl<'a> NodeOptions<'a> {
@@ -42,6 +44,7 @@ impl<'a> NodeOptions<'a> {
             forwards: &[],
             loader: Loader::SystemdBoot,
             disks: &[],
+            recorded: false,
         }
     }
 }
@@ -240,6 +243,7 @@ impl Lab {
             forwards: options.forwards.to_vec(),
             disks: options.disks.to_vec(),
             loader: options.loader,
+            recorded: options.recorded,
         })
     }
 }

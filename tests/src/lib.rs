@@ -7,6 +7,7 @@ mod binfmt;
 pub mod build;
 pub mod cluster;
 pub mod cross;
+mod cuts;
 pub mod demo;
 pub mod disk;
 pub mod esp;

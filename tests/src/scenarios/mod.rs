@@ -12,6 +12,7 @@ mod catalogs;
 mod control_plane;
 mod controller_access;
 mod cordons;
+mod cuts;
 mod deaf;
 mod discovery;
 mod health;
@@ -63,6 +64,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(uboot_script::tests());
     tests.extend(upgrades::tests());
     tests.extend(power_cuts::tests());
+    tests.extend(cuts::tests());
     tests.extend(refusals::tests());
     tests.extend(real_nodes::tests());
     tests.sort_by_key(|test| test.tier);

@@ -43,6 +43,7 @@ fn counts(lab: &Lab, loader: Loader) -> Result<()> {
         forwards: Vec::new(),
         disks: Vec::new(),
         loader,
+        recorded: false,
     })?;
     let path = machine.disk().path().to_owned();
 

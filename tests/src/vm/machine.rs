@@ -34,7 +34,12 @@ pub struct Setup {
     pub disks: Vec<MoreDisk>,
     /// The disk's boot loader.
     pub loader: Loader,
+    /// Whether everything is recorded that is written to the disk; such a machine is switched on once.
+    pub recorded: bool,
 }
+
+/// Name of the record of what a machine wrote.
+const RECORD: &str = "disk.writes";
 
 /// What a boot says when it reached multi-user.target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -138,6 +143,11 @@ impl Machine {
         if socket.exists() {
             fs::remove_file(&socket).with_context(|| format!("removing {}", socket.display()))?;
         }
+        if self.setup.recorded {
+            // Another run would write over it.
+            fs::File::create_new(self.record())
+                .with_context(|| format!("creating {}", self.record().display()))?;
+        }
         self.console.new_lines()?;
         self.began = Instant::now();
         let mut qemu = Qemu::start(&self.hardware())?;
@@ -162,7 +172,13 @@ impl Machine {
             forwards: &self.setup.forwards,
             disks: &self.setup.disks,
             firmware: self.setup.loader.firmware(),
+            record: self.setup.recorded.then_some(RECORD),
         }
+    }
+
+    /// The record of what was written to the disk, where that is recorded.
+    pub fn record(&self) -> PathBuf {
+        self.setup.folder.join(RECORD)
     }
 
     /// A file with the device tree that an ARM64 machine's board has.

@@ -68,6 +68,8 @@ pub(crate) struct Hardware<'a> {
     pub(crate) forwards: &'a [(u16, u16)],
     pub(crate) disks: &'a [MoreDisk],
     pub(crate) firmware: Firmware,
+    /// Name of a file in the folder that all writes to the disk are recorded in.
+    pub(crate) record: Option<&'static str>,
 }
 
 impl Qemu {
@@ -166,13 +168,25 @@ impl Qemu {
                     .arg(format!("if=pflash,format=raw,file={VARIABLE_STORE}"));
             }
         }
-        command
-            .arg("-drive")
-            .arg(option(
+        match hardware.record {
+            None => command.arg("-drive").arg(option(
                 "format=raw,if=none,id=disk,discard=unmap,file=",
                 &disk,
-            ))
-            .args(["-device", "nvme,drive=disk,serial=slotd,bootindex=1"]);
+            )),
+            Some(record) => command
+                .arg("-blockdev")
+                .arg(option(
+                    "driver=file,node-name=file,discard=unmap,filename=",
+                    &disk,
+                ))
+                .arg("-blockdev")
+                .arg(format!("driver=file,node-name=record,filename={record}"))
+                .arg("-blockdev")
+                .arg(
+                    "driver=blklogwrites,node-name=disk,file=file,log=record,log-sector-size=512,discard=unmap",
+                ),
+        };
+        command.args(["-device", "nvme,drive=disk,serial=slotd,bootindex=1"]);
         for (index, more) in hardware.disks.iter().enumerate() {
             let file = std::path::absolute(&more.file)
                 .with_context(|| format!("finding {}", more.file.display()))?;
@@ -258,6 +272,7 @@ mod tests {
             forwards: &[],
             disks: &[],
             firmware: Firmware::Uefi,
+            record: None,
         })
         .unwrap();
         assert_eq!(command.get_current_dir(), Some(Path::new(&folder)));

@@ -12,7 +12,8 @@ use crate::lab::Lab;
 use crate::loopdisk::{LoopDisk, Sector};
 use crate::process;
 
-const DISK_SIZE: u64 = 512 << 20;
+/// Bytes of the disk.
+pub(in crate::scenarios) const DISK_SIZE: u64 = 512 << 20;
 /// All that discovery needs.
 pub(in crate::scenarios) const SLOT_TOOL: &[&str] = &["slotd-bootctl"];
 const LOADER_VENDOR: &str = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f";
@@ -113,7 +114,17 @@ impl Rig {
         sector: Sector,
         image: &Path,
     ) -> Result<Self> {
-        let mut disk = LoopDisk::attach(&folder.join("disk"), DISK_SIZE, sector)?;
+        let disk = LoopDisk::attach(&folder.join("disk"), DISK_SIZE, sector)?;
+        Self::on(disk, folder, kind, image)
+    }
+
+    /// The same on an empty disk.
+    pub(in crate::scenarios) fn on(
+        mut disk: LoopDisk,
+        folder: PathBuf,
+        kind: Kind,
+        image: &Path,
+    ) -> Result<Self> {
         disk.partition(kind.script())?;
         for index in kind.slots() {
             process::run("dd", |command| {

@@ -1,6 +1,8 @@
 //! The programs and each boot loader whose data a loop disk can hold: an image is flashed, tried, kept and given up, and
 //! the loader's own tool says what it would start. systemd-boot and `efi` need an ESP and firmware: machines have those.
 
+mod cut_off;
+
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
@@ -28,6 +30,16 @@ pub(super) fn tests() -> Vec<Test> {
         }),
         on_loop_disk("loop/gptprio-is-driven-by-the-programs", |lab| {
             driven(lab, Kept::Attributes)
+        }),
+        cut_off::on_recorded_disk(
+            "loop/any-power-cut-leaves-grub-on-ext4-a-whole-slot",
+            |lab| cut_off::cut_off(lab, Kept::Grub),
+        ),
+        cut_off::on_recorded_disk("loop/any-power-cut-leaves-uboot-a-whole-slot", |lab| {
+            cut_off::cut_off(lab, Kept::Uboot)
+        }),
+        cut_off::on_recorded_disk("loop/any-power-cut-leaves-gptprio-a-whole-slot", |lab| {
+            cut_off::cut_off(lab, Kept::Attributes)
         }),
         on_loop_disk(
             "loop/grub-sees-a-block-that-was-just-made-after-a-power-cut",
@@ -65,7 +77,12 @@ fn driven(lab: &Lab, kept: Kept) -> Result<()> {
 }
 
 fn through(lab: &Lab, kept: Kept, sector: Sector) -> Result<()> {
-    let node = Node::new(lab, kept, sector)?;
+    let node = Node::new(lab, kept, Rig::new, sector)?;
+    lives(&node, &mut |left| node.count(left))
+}
+
+/// Everything that slots go through, with what the loader does at the boots of a trial: leave so many tries.
+fn lives(node: &Node, count: &mut dyn FnMut(u32) -> Result<()>) -> Result<()> {
     let fresh = node.held()?;
     ensure!(
         fresh.states == ["good", "empty"] && fresh.next() == Some('A'),
@@ -85,7 +102,7 @@ fn through(lab: &Lab, kept: Kept, sector: Sector) -> Result<()> {
     node.shows('A', ["good", "trial"], 'B', true)?;
 
     // What the loader does when it starts it.
-    node.count(TRIES - 1)?;
+    count(TRIES - 1)?;
     node.holds(["good", "trial"], 'B', Some(TRIES - 1))?;
     let document = node.shows('B', ["good", "trial"], 'B', true)?;
     ensure!(
@@ -111,7 +128,7 @@ fn through(lab: &Lab, kept: Kept, sector: Sector) -> Result<()> {
     // It is tried anew when somebody asks for it, and spent when nobody confirms.
     node.bootctl('A', &format!("activate B --tries {TRIES}"))?;
     node.holds(["good", "trial"], 'B', Some(TRIES))?;
-    node.count(0)?;
+    count(0)?;
     node.holds(["good", "bad"], 'A', None)?;
     node.shows('A', ["good", "bad"], 'A', false)?;
 
@@ -135,7 +152,7 @@ fn through(lab: &Lab, kept: Kept, sector: Sector) -> Result<()> {
 
 /// GRUB replays no journal, and a file that was just made is known to the journal alone unless slotd sees to it.
 fn just_made(lab: &Lab) -> Result<()> {
-    let mut node = Node::new(lab, Kept::Grub, Sector::B512)?;
+    let mut node = Node::new(lab, Kept::Grub, Rig::new, Sector::B512)?;
     // Of a block that is missing it is known by its name only.
     node.loader = "grub";
     node.with_boot("rm $BOOT/grub/grubenv")?;
@@ -148,7 +165,7 @@ fn just_made(lab: &Lab) -> Result<()> {
         node.rig.disk_file().display(),
         cut.display()
     );
-    let image = File::open(&node.image).context("opening an image")?;
+    let image = File::open(&node.images[1]).context("opening an image")?;
     succeeded(&program, node.call('A', &program, image.into())?)?;
     let read_by_grub = process::output("grub-fstest", |command| {
         command.arg(&cut).args(["cat", "(loop0,gpt1)/grub/grubenv"])
@@ -168,11 +185,17 @@ struct Node {
     loader: &'static str,
     rig: Rig,
     folder: PathBuf,
-    image: PathBuf,
+    /// What slot A holds at first, and what slot B gets.
+    images: [PathBuf; 2],
 }
 
 impl Node {
-    fn new(lab: &Lab, kept: Kept, sector: Sector) -> Result<Self> {
+    fn new(
+        lab: &Lab,
+        kept: Kept,
+        make: impl FnOnce(PathBuf, Kind, Sector, &Path) -> Result<Rig>,
+        sector: Sector,
+    ) -> Result<Self> {
         let folder = lab
             .folder()
             .join(format!("{kept:?}-{}", sector.bytes()).to_lowercase());
@@ -187,23 +210,21 @@ impl Node {
         fs::create_dir_all(tree.join("sbin"))
             .and_then(|()| fs::copy(tree.join("slotd-bootctl"), tree.join("sbin/init")))
             .context("copying a program")?;
-        let mut images = Vec::new();
-        for version in ["v1.0.0", "v2.0.0"] {
+        let images = ["v1.0.0", "v2.0.0"].map(|version| folder.join(format!("{version}.ext4")));
+        for (image, version) in images.iter().zip(["v1.0.0", "v2.0.0"]) {
             rig::write(
                 &tree,
                 "usr/lib/os-release",
                 &format!("ID=lab\nIMAGE_VERSION=\"{version}\"\n"),
             )?;
-            let image = folder.join(format!("{version}.ext4"));
-            rig::ext4(&tree, &image, "96M")?;
-            images.push(image);
+            rig::ext4(&tree, image, "96M")?;
         }
-        let rig = Rig::new(folder.clone(), Kind::Gpt, sector, &images[0])?;
+        let rig = make(folder.clone(), Kind::Gpt, sector, &images[0])?;
         let node = Self {
             kept,
             loader: "auto",
             rig,
-            image: images.pop().context("an image")?,
+            images,
             folder,
         };
         for name in ["state", "boot"] {
@@ -311,9 +332,11 @@ impl Node {
     /// Takes tries from slot B, as the loader does when it starts it.
     fn count(&self, left: u32) -> Result<()> {
         match self.kept {
+            // In place, as GRUB's save_env does it; its tool would truncate the file first.
             Kept::Grub => self
                 .with_boot(&format!(
-                    "grub-editenv $BOOT/grub/grubenv set slotd_b_tries={left}"
+                    "cp $BOOT/grub/grubenv /tmp/counted.$$; grub-editenv /tmp/counted.$$ set slotd_b_tries={left}; \
+                     dd if=/tmp/counted.$$ of=$BOOT/grub/grubenv conv=notrunc,fsync status=none; rm /tmp/counted.$$"
                 ))
                 .map(drop),
             Kept::Uboot => process::run("fw_setenv", |command| {
@@ -414,17 +437,17 @@ impl Node {
 
     /// Writes the image that comes in to slot B.
     fn flash_program(&self) -> Result<String> {
-        let digest = digest(&self.image)?;
+        let digest = digest(&self.images[1])?;
         Ok(format!("/slotd flash - --checksum sha256:{digest}"))
     }
 
     /// Writes the image to slot B.
     fn flash(&self) -> Result<()> {
         let program = self.flash_program()?;
-        let input = File::open(&self.image).context("opening an image")?;
+        let input = File::open(&self.images[1]).context("opening an image")?;
         succeeded(&program, self.call('A', &program, input.into())?)?;
         let written = File::open(&self.rig.device[1]).context("opening slot B")?;
-        let image = fs::read(&self.image).context("reading an image")?;
+        let image = fs::read(&self.images[1]).context("reading an image")?;
         let mut bytes = vec![0; image.len()];
         written
             .read_exact_at(&mut bytes, 0)

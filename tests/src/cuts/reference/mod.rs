@@ -1,0 +1,167 @@
+//! The reference disk, as its boot loaders read it.
+
+mod entries;
+mod environment;
+
+use std::fs::File;
+use std::ops::Range;
+
+use anyhow::{Context, Result, bail};
+
+use self::environment::COPY;
+pub(crate) use self::environment::of_pair;
+use super::fat::Fat;
+use super::judge::{Digests, LoaderRules, Slots, Startable, order_of};
+use super::view::View;
+use crate::disk::{partition_id, partition_range};
+use crate::loader::{Held, Loader, held_by_grub, held_by_uboot};
+
+/// Index of the boot partition among the parts of a view; the slots and the data partition follow.
+const BOOT: usize = 0;
+const SLOTS: [usize; 2] = [1, 2];
+const DATA: usize = 3;
+/// Index of U-Boot's environment, where it is a partition.
+const ENVIRONMENT: usize = 4;
+
+/// A disk of the layout of `image/recipe`, and its loader.
+#[derive(Debug, Clone)]
+pub(crate) struct Reference {
+    loader: Loader,
+    parts: Vec<Range<u64>>,
+    /// Ids of the slots' partitions.
+    ids: [String; 2],
+}
+
+impl Reference {
+    /// The disk with this partition table.
+    pub(crate) fn new(loader: Loader, disk: &File) -> Result<Self> {
+        let mut parts = Vec::new();
+        let partitions = if loader == Loader::UbootRaw { 5 } else { 4 };
+        for index in 1..=partitions {
+            let (start, size) =
+                partition_range(disk, index).with_context(|| format!("partition {index}"))?;
+            parts.push(start..start + size);
+        }
+        Ok(Self {
+            loader,
+            parts,
+            ids: [partition_id(disk, 2)?, partition_id(disk, 3)?],
+        })
+    }
+
+    /// The parts that a view has to have.
+    pub(crate) fn parts(&self) -> &[Range<u64>] {
+        &self.parts
+    }
+
+    /// Where the slots are.
+    pub(crate) fn slots(&self) -> Slots {
+        Slots {
+            parts: SLOTS.map(|part| (part, self.parts[part].clone())),
+        }
+    }
+
+    /// Where the data partition lies.
+    pub(crate) fn data_partition(&self) -> Range<u64> {
+        self.parts[DATA].clone()
+    }
+
+    /// Where the boot partition lies.
+    pub(crate) fn boot(&self) -> Range<u64> {
+        self.parts[BOOT].clone()
+    }
+
+    /// Names in a folder of the boot partition, sorted.
+    pub(crate) fn names(&self, view: &View<'_>, folder: &str) -> Result<Vec<String>> {
+        let fat = Fat::open(view, self.boot().start)?;
+        let mut names: Vec<String> = fat
+            .list(folder)?
+            .into_iter()
+            .map(|name| name.name)
+            .collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// What the loader's variables say.
+    pub(crate) fn held(&self, view: &View<'_>) -> Result<Held> {
+        let boot = self.boot().start;
+        match self.loader {
+            Loader::Grub | Loader::GrubBios => {
+                let block = read(view, boot, "/grub/grubenv")?;
+                held_by_grub(&environment::of_grub(&block)?)
+            }
+            Loader::Uboot => {
+                let copies = ["/uboot.env", "/uboot-redund.env"].map(|path| read(view, boot, path));
+                held_by_uboot(&of_pair(&copies)?)
+            }
+            Loader::UbootFile => {
+                let copy = read(view, boot, "/uboot.env")?;
+                held_by_uboot(&environment::of_one(&copy)?)
+            }
+            Loader::UbootRaw => {
+                let start = self.parts[ENVIRONMENT].start;
+                let copies = [0, COPY].map(|offset| {
+                    let mut bytes = vec![0; usize::try_from(COPY)?];
+                    view.read_at(start + offset, &mut bytes)?;
+                    Ok(bytes)
+                });
+                held_by_uboot(&of_pair(&copies)?)
+            }
+            Loader::SystemdBoot | Loader::Efi => {
+                bail!("{} has no variables on its disk", self.loader.name())
+            }
+        }
+    }
+
+    fn order_of_entries(&self, view: &View<'_>, digests: &mut Digests) -> Result<Vec<Startable>> {
+        let fat = Fat::open(view, self.boot().start)?;
+        let mut order = Vec::new();
+        for entry in entries::sorted(&fat)? {
+            let slot = ['A', 'B']
+                .into_iter()
+                .zip(&self.ids)
+                .find(|(_, id)| entry.root.as_ref() == Some(id));
+            let Some((slot, _)) = slot else {
+                bail!("{entry:?} can be started, and its root is no slot");
+            };
+            // A broken chain is nothing that the loader could load.
+            let file = fat.find(&entry.linux)?;
+            let extents = file.as_ref().and_then(|file| fat.extents(file).ok());
+            let kernel = match (file, extents) {
+                (Some(file), Some(extents)) => Some(digests.of(view, &extents, file.size)?),
+                _ => None,
+            };
+            order.push(Startable {
+                slot,
+                proven: entry.tries.is_none(),
+                tries: entry.tries,
+                kernel,
+            });
+        }
+        Ok(order)
+    }
+}
+
+impl LoaderRules for Reference {
+    fn data(&self, view: &View<'_>) -> u64 {
+        let environment = self
+            .parts
+            .get(ENVIRONMENT)
+            .map(|_| view.fingerprint(ENVIRONMENT));
+        view.fingerprint(BOOT) ^ environment.unwrap_or_default().rotate_left(1)
+    }
+
+    fn order(&self, view: &View<'_>, digests: &mut Digests) -> Result<Vec<Startable>> {
+        match self.loader {
+            Loader::SystemdBoot => self.order_of_entries(view, digests),
+            _ => Ok(order_of(&self.held(view)?)),
+        }
+    }
+}
+
+fn read(view: &View<'_>, partition: u64, path: &str) -> Result<Vec<u8>> {
+    let fat = Fat::open(view, partition)?;
+    let file = fat.find(path)?.with_context(|| format!("{path} is gone"))?;
+    fat.read(&file)
+}
