@@ -257,8 +257,15 @@ fn names(raw: &[u8]) -> Vec<Name> {
 }
 
 fn short_name(entry: &[u8]) -> String {
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
-    let (name, extension) = (text(&entry[..8]), text(&entry[8..11]));
+    // Windows NT's bits for a name, and an extension, in lower case; Linux and mtools go by them, too.
+    let text = |bytes: &[u8], lower: u8| {
+        let text = String::from_utf8_lossy(bytes).trim_end().to_owned();
+        match entry[12] & lower {
+            0 => text,
+            _ => text.to_lowercase(),
+        }
+    };
+    let (name, extension) = (text(&entry[..8], 0x08), text(&entry[8..11], 0x10));
     match extension.is_empty() {
         true => name,
         false => format!("{name}.{extension}"),
@@ -341,6 +348,7 @@ mod tests {
         }
         mtool(&image, &["mdel", "::/loader/entries/slotd-b+7-1.conf"]);
         mtool(&image, &["mcopy", file.to_str().unwrap(), "::/SHORT.TXT"]);
+        mtool(&image, &["mcopy", file.to_str().unwrap(), "::/linux"]);
         let image = Image(File::open(&image).unwrap());
         (folder, image)
     }
@@ -363,6 +371,13 @@ mod tests {
             }
             assert_eq!(fat.find("/loader/entries/slotd-b+7-1.conf").unwrap(), None);
             assert_eq!(fat.list("/nowhere").unwrap(), []);
+            let names: Vec<String> = fat
+                .list("/")
+                .unwrap()
+                .into_iter()
+                .map(|name| name.name)
+                .collect();
+            assert_eq!(names, ["loader", "SHORT.TXT", "linux"]);
         }
     }
 }
