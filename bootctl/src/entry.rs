@@ -242,7 +242,10 @@ pub(crate) fn key_values(text: &str) -> impl Iterator<Item = (&str, &str)> {
 pub(crate) fn with_version(text: &str, version: u64) -> String {
     let mut out = String::with_capacity(text.len());
     let mut replaced = false;
-    for line in text.split_inclusive('\n') {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (line, behind) = first_line(rest);
+        rest = behind;
         let is_version = key_values(line)
             .next()
             .is_some_and(|(key, _)| key == "version");
@@ -256,12 +259,21 @@ pub(crate) fn with_version(text: &str, version: u64) -> String {
         }
     }
     if !replaced {
-        if !out.is_empty() && !out.ends_with('\n') {
+        if !out.is_empty() && !out.ends_with(['\n', '\r']) {
             out.push('\n');
         }
         out.push_str(&format!("version {version}\n"));
     }
     out
+}
+
+/// The first line with its end, and what follows. The loader ends one at a carriage return, too.
+fn first_line(text: &str) -> (&str, &str) {
+    let length = text.find(['\n', '\r']).map_or(text.len(), |at| {
+        let end = text.get(at..).unwrap_or_default();
+        at.saturating_add(if end.starts_with("\r\n") { 2 } else { 1 })
+    });
+    text.split_at_checked(length).unwrap_or((text, ""))
 }
 
 #[cfg(test)]
@@ -357,6 +369,15 @@ mod tests {
             "title x\nversion 12\nlinux /slotd/a/linux\n# version 3\n"
         );
         assert_eq!(with_version("title x", 2), "title x\nversion 2\n");
+        // The loader takes a carriage return alone for the end of a line.
+        assert_eq!(
+            with_version("version 1\rlinux /a\rversion 3", 2),
+            "version 2\nlinux /a\r"
+        );
+        assert_eq!(
+            with_version("title x\rversion 1\r", 2),
+            "title x\rversion 2\n"
+        );
     }
 
     #[test]

@@ -27,14 +27,18 @@ pub(crate) fn unreserved(text: &str) -> Vec<String> {
     split_command_line(text)
         .into_iter()
         .filter(|word| !RESERVED.iter().any(|reserved| word.starts_with(reserved)))
-        .map(|word| {
-            if word.contains(' ') {
-                format!("\"{word}\"")
-            } else {
-                word
-            }
-        })
+        .map(|word| quoted(&word))
         .collect()
+}
+
+/// A word as it stands on a command line. In quotes where it holds anything that could end it: beside what is a blank to us,
+/// the kernel's `isspace` takes a vertical tab and the byte 0xa0, which is part of many a character in UTF-8, for one.
+pub(crate) fn quoted(word: &str) -> String {
+    if word.chars().all(|c| c.is_ascii_graphic()) {
+        word.to_owned()
+    } else {
+        format!("\"{word}\"")
+    }
 }
 
 /// One refusal for each option of the configuration that is slotd's to set.
@@ -75,4 +79,30 @@ pub(crate) fn unannounced_trials(system: &System) -> Problem {
 #[must_use]
 pub fn trial_announced(system: &System) -> bool {
     command_line(system).is_ok_and(|words| words.iter().any(|word| word == TRIAL_OPTION))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{reserved, unreserved};
+    use crate::block::split_command_line;
+
+    #[test]
+    fn what_stands_within_quotes_does_not_become_an_option_of_its_own() {
+        for hidden in [
+            "a\troot=/dev/sdb",
+            "a\u{b}slotd.slot=b",
+            "a\nslotd.trial",
+            "a root=/dev/sdb",
+            "\u{e0}panic=0",
+        ] {
+            let words = unreserved(&format!("quiet x=\"{hidden}\" ro"));
+            assert_eq!(words, ["quiet", &format!("\"x={hidden}\""), "ro"]);
+            let line = words.join(" ");
+            assert_eq!(
+                split_command_line(&line),
+                ["quiet", &format!("x={hidden}"), "ro"]
+            );
+            assert!(reserved(&line).is_empty(), "{line:?}");
+        }
+    }
 }
