@@ -12,19 +12,26 @@ use crate::format::{self, Filesystem, Format, FrameProbe, PROBE_LENGTH};
 use crate::settings::Expectation;
 use crate::source::Published;
 
-/// The published file: received, counted and digested.
+/// Bytes that a published file may have beside its content, however small the slot is: headers, tables, frames to be skipped.
+const PACKING_LEAST: u64 = 1 << 20;
+
+/// The published file: received, counted and digested. No more is taken than a slot could ever hold.
 pub(crate) struct Intake {
     body: Box<dyn Published>,
     digest: Sha256,
     received: u64,
+    location: String,
+    capacity: u64,
 }
 
 impl Intake {
-    fn new(body: Box<dyn Published>) -> Self {
+    fn new(body: Box<dyn Published>, sizes: Sizes<'_>) -> Self {
         Self {
             body,
             digest: Sha256::new(),
             received: 0,
+            location: sizes.location.to_owned(),
+            capacity: sizes.capacity,
         }
     }
 
@@ -34,6 +41,12 @@ impl Intake {
         if let Some(chunk) = &chunk {
             self.digest.update(chunk);
             self.received = self.received.saturating_add(chunk.len() as u64);
+            let sizes = Sizes {
+                location: &self.location,
+                expected: None,
+                capacity: self.capacity,
+            };
+            sizes.check_published(self.received)?;
         }
         Ok(chunk)
     }
@@ -170,7 +183,7 @@ impl ImageStream {
         } else {
             End::Marked
         };
-        let mut intake = Intake::new(body);
+        let mut intake = Intake::new(body, sizes);
 
         let first = at_least_four_bytes(&mut intake, cancel)?;
         let format = Format::of(&first);
@@ -178,6 +191,9 @@ impl ImageStream {
             && let Some(total) = published_total
         {
             sizes.check_exact("published raw image", total)?;
+        }
+        if let Some(total) = published_total {
+            sizes.check_published(total)?;
         }
         let decoder = Decoder::new(location, format, window_limit)?;
         let mut unpacker = Unpacker {
@@ -290,6 +306,22 @@ impl Sizes<'_> {
             Some(expected) if size != expected => Err(self.mismatch(what, expected, size)),
             _ => Ok(()),
         }
+    }
+
+    /// `size` is not more than any packing of what fits takes up. Frames that are skipped or empty could go on for ever
+    /// otherwise, without a byte that comes out of them.
+    fn check_published(&self, size: u64) -> Result<()> {
+        // zstd itself adds less than one part in a hundred to what cannot be compressed.
+        let packing = (self.capacity / 4).saturating_add(PACKING_LEAST);
+        if size > self.capacity.saturating_add(packing) {
+            return Err(Error::TooLarge {
+                location: self.location.to_owned(),
+                what: "published file",
+                size,
+                capacity: self.capacity,
+            });
+        }
+        Ok(())
     }
 
     pub(crate) fn check_fits(&self, what: &'static str, size: u64) -> Result<()> {

@@ -48,6 +48,12 @@ pub enum Reply {
     Reset(Vec<u8>),
     /// Nothing at all while the connection stays.
     Silence,
+    /// These bytes, then a piece over and over until the client hangs up, with so long a pause before each.
+    Endless {
+        start: Vec<u8>,
+        piece: Vec<u8>,
+        pause: Duration,
+    },
 }
 
 /// What the connection is behind its transport.
@@ -207,6 +213,20 @@ fn serve(
             return Ok(End::Reset);
         }
         Reply::Silence => wait(),
+        Reply::Endless {
+            start,
+            piece,
+            pause,
+        } => {
+            stream.write_all(&start)?;
+            while !closing.load(Ordering::SeqCst) {
+                if !pause.is_zero() {
+                    stream.flush()?;
+                    thread::park_timeout(pause);
+                }
+                stream.write_all(&piece)?;
+            }
+        }
     }
     stream.flush()?;
     Ok(End::Closed)
