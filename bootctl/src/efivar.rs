@@ -120,18 +120,19 @@ fn data(system: &System, name: &str) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// A UTF-16 variable, up to its NUL. An empty one counts as unset, as it does for the loader.
 fn string(system: &System, name: &str) -> Result<Option<String>> {
-    let Some(data) = data(system, name)? else {
-        return Ok(None);
-    };
+    Ok(data(system, name)?.and_then(|data| text(&data)))
+}
+
+/// The text of UTF-16 data, up to its NUL. An empty one counts as unset, as it does for the loader.
+pub(crate) fn text(data: &[u8]) -> Option<String> {
     let units: Vec<u16> = data
         .chunks_exact(2)
         .map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
         .take_while(|unit| *unit != 0)
         .collect();
     let text = String::from_utf16_lossy(&units);
-    Ok((!text.is_empty()).then_some(text))
+    (!text.is_empty()).then_some(text)
 }
 
 fn features(system: &System) -> Result<Option<u64>> {

@@ -20,6 +20,8 @@ mod exclusive;
 mod facts;
 #[cfg(any(test, feature = "fixture"))]
 pub mod fixture;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod gpt;
 mod gptprio;
 mod grub;

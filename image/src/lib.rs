@@ -32,6 +32,8 @@ mod error;
 mod event;
 mod existing;
 mod format;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod ioctl;
 mod medium;
 mod open;

@@ -6,6 +6,8 @@
 mod boot_manager;
 mod changes;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod load_option;
 mod options;
 mod place;

@@ -6,6 +6,8 @@
 mod attributes;
 mod disk;
 mod findings;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod mbr;
 mod record_store;
 mod states;

@@ -8,6 +8,8 @@ pub(crate) mod convention;
 pub(crate) mod environment;
 pub(crate) mod file;
 mod find;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod layout;
 mod place;
 mod preflight;

@@ -47,7 +47,7 @@ impl Config {
         Self::parse(&text).map_err(|problem| Error::malformed(path, problem))
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut copies = Vec::new();
         for (line, content) in (1..).zip(text.lines()) {
             let columns: Vec<&str> = content

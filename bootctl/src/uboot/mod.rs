@@ -8,6 +8,8 @@ mod choice;
 mod config;
 mod conventions;
 mod environment;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod medium;
 mod storage;
 mod store;

@@ -3,6 +3,8 @@
 mod client;
 mod descriptor;
 mod failure;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod http;
 mod origin;
 mod redirect;
@@ -22,6 +24,8 @@ use crate::error::{Error, Result};
 use crate::settings::FetchSettings;
 
 pub use origin::Origin;
+#[cfg(any(test, fuzzing))]
+pub(crate) use redirect::Trail;
 
 /// Where an image comes from.
 pub enum ImageSource {

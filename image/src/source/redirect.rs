@@ -13,7 +13,7 @@ const MOST_REDIRECTS: usize = 10;
 
 /// The way of one request, from the URL that was asked for to where it is now.
 #[derive(Debug)]
-pub(super) struct Trail {
+pub(crate) struct Trail {
     url: Url,
     first: Url,
     visited: Vec<Url>,
@@ -31,7 +31,7 @@ impl Trail {
     /// # Errors
     ///
     /// [`Error::Unprotected`] for plain http without a checksum.
-    pub(super) fn new(url: &Url, protected: bool, origins: &[Origin]) -> Result<Self> {
+    pub(crate) fn new(url: &Url, protected: bool, origins: &[Origin]) -> Result<Self> {
         let mut start = url.clone();
         start.set_fragment(None);
         if url.scheme() != "https" && !protected {
@@ -47,14 +47,14 @@ impl Trail {
         })
     }
 
-    pub(super) fn url(&self) -> &Url {
+    pub(crate) fn url(&self) -> &Url {
         &self.url
     }
 
     /// Why configured headers, token and client certificate may not be sent, or `None` where they may: only to an
     /// origin that they belong to, and only while every step so far stayed there. A redirect to another such origin
     /// does not take them along, and one back does not restore them, since where it leads was chosen by a server.
-    pub(super) fn withholds(&self) -> Option<&'static str> {
+    pub(crate) fn withholds(&self) -> Option<&'static str> {
         if !self.listed {
             Some("no credentials were sent: its origin is not in fetch.origins")
         } else if !self.trusted {
@@ -65,7 +65,7 @@ impl Trail {
     }
 
     /// Follows a `Location` header.
-    pub(super) fn follow(&mut self, location: &str) -> Result<()> {
+    pub(crate) fn follow(&mut self, location: &str) -> Result<()> {
         let from = shown(&self.url);
         let refuse = |problem: String| Error::Redirect {
             url: from.clone(),

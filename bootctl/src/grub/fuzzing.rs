@@ -1,0 +1,96 @@
+//! See [`crate::fuzzing`].
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a property that does not hold is to end the program"
+)]
+
+use std::collections::BTreeMap;
+
+use super::convention::{Convention, GrubConvention};
+use super::environment::{Environment, Fault};
+use super::layout::{NoPlace, SECTOR, lay_out};
+use crate::backend::SlotState;
+use crate::record::Record;
+use crate::slot::SlotName;
+use crate::table::Booted;
+
+pub(crate) fn environment(input: &[u8]) -> bool {
+    let environment = match Environment::parse(input) {
+        Ok(environment) => environment,
+        Err(Fault::Signature) => return false,
+        Err(Fault::Broken { offset }) => {
+            assert!(offset < input.len(), "byte {offset} of {}", input.len());
+            return false;
+        }
+    };
+    let whole = environment.bytes();
+    assert_eq!(whole.len(), input.len());
+    assert_eq!(whole == input, !environment.is_damaged());
+    let again = Environment::parse(whole).expect("what it should be");
+    assert!(!again.is_damaged());
+    assert_eq!(again.values(), environment.values());
+    for kind in GrubConvention::ALL {
+        let names = kind.variables();
+        change(&environment, input, &Convention { kind, names });
+    }
+    true
+}
+
+/// Puts another record in: others' variables stay, and each block on the way holds the old record or the new one.
+fn change(environment: &Environment, raw: &[u8], convention: &Convention) {
+    let booted = Booted::Slot(SlotName::A);
+    let found = convention.decode(|name| environment.get(name), booted, false);
+    assert!(found.known || found.odd.is_empty());
+    let record = Record {
+        a: SlotState::Good,
+        b: SlotState::Trial { left: 1, done: 0 },
+        first: SlotName::B,
+    };
+    let wanted = convention.encode(&record);
+    let blocks = match lay_out(environment, raw, &wanted, convention.reserve()) {
+        Ok(blocks) => blocks,
+        Err(NoPlace::TooSmall { .. }) => return,
+        Err(NoPlace::Inconsistent(problem)) => {
+            // Only a name that GRUB itself could not be told of leads there.
+            assert!(
+                environment.values().iter().any(|(name, _)| odd(name)),
+                "{problem}"
+            );
+            return;
+        }
+    };
+    let own = |name: &[u8]| wanted.iter().any(|(own, _)| own.as_bytes() == name);
+    let others = |environment: &Environment| -> BTreeMap<Vec<u8>, Vec<u8>> {
+        environment
+            .values()
+            .into_iter()
+            .filter(|(name, _)| !own(name))
+            .collect()
+    };
+    let mut before = environment.bytes().to_vec();
+    for (at, block) in blocks.iter().enumerate() {
+        let read = Environment::parse(block).expect("what is written is a block");
+        assert_eq!(block.len(), raw.len());
+        assert_eq!(others(&read), others(environment));
+        if at + 1 == blocks.len() {
+            for (name, value) in &wanted {
+                let found = read.get(name).filter(|value| !value.is_empty());
+                assert_eq!(&found, value, "{name}");
+            }
+            let first = SECTOR.min(block.len());
+            assert_eq!(
+                block[first..],
+                before[first..],
+                "one sector changes at last"
+            );
+        }
+        before.clone_from(block);
+    }
+}
+
+/// Names that no tool writes.
+fn odd(name: &[u8]) -> bool {
+    name.is_empty() || name.iter().any(|byte| !byte.is_ascii_graphic())
+}
