@@ -27,8 +27,11 @@ use crate::pe;
 use crate::slot::SlotLocator;
 use crate::uboot;
 
+/// Reads an input, and judges what came of it; whether it was accepted.
+pub type Target = fn(&[u8]) -> bool;
+
 /// The targets by name. Inputs of each lie in `tests/fuzz/corpus/bootctl`.
-pub const TARGETS: &[(&str, fn(&[u8]) -> bool)] = &[
+pub const TARGETS: &[(&str, Target)] = &[
     ("dos", disks::dos_table),
     ("efi-load-option", efi::fuzzing::load_option),
     ("efi-variable", efi_variable),

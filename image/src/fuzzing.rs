@@ -22,8 +22,11 @@ use crate::settings::Expectation;
 use crate::source::{ImageSource, Origin, Published, Trail, shown};
 use crate::stream::ImageStream;
 
+/// Reads an input, and judges what came of it; whether it was accepted.
+pub type Target = fn(&[u8]) -> bool;
+
 /// The targets by name. Inputs of each lie in `tests/fuzz/corpus/image`.
-pub const TARGETS: &[(&str, fn(&[u8]) -> bool)] = &[
+pub const TARGETS: &[(&str, Target)] = &[
     ("filesystem", filesystem),
     ("frame-header", frame_header),
     ("http-answer", crate::source::fuzzing::answer),

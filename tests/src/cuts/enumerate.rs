@@ -281,7 +281,7 @@ mod tests {
         let log = record(&folder.path().join("log"), requests);
         let mut seen = BTreeSet::new();
         let mut states = Vec::new();
-        let mut view = View::new(&base, &log, &[0..4096]).unwrap();
+        let mut view = View::new(&base, &log, &[0..2048, 2048..4096]).unwrap();
         every_state(
             &mut view,
             BUDGET,
@@ -305,7 +305,7 @@ mod tests {
 
     /// The same state, made anew.
     fn reached(base: &File, log: &WriteLog, state: &State) -> Vec<u8> {
-        let mut view = View::new(base, log, &[0..4096]).unwrap();
+        let mut view = View::new(base, log, &[0..2048, 2048..4096]).unwrap();
         reach(&mut view, state);
         read(&view)
     }

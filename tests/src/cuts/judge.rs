@@ -256,7 +256,7 @@ mod tests {
         fn order(&self, view: &View<'_>, digests: &mut Digests) -> Result<Vec<Startable>> {
             let mut bytes = [0; 2];
             view.read_at(0, &mut bytes)?;
-            let kernel = Some(digests.of(view, &[512..1024], 300)?);
+            let kernel = Some(digests.of(view, std::slice::from_ref(&(512..1024)), 300)?);
             let a = Startable {
                 slot: 'A',
                 proven: true,
