@@ -1,6 +1,8 @@
 //! The workspace's own tests: built by cargo, then run each in a process of its own. So each has its own time, and one that
 //! crashes or ends its process takes no other's verdict with it.
 
+mod verdict;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -15,6 +17,7 @@ use crate::artifacts::repository;
 use crate::build::cargo;
 use crate::process;
 use crate::runner::{Outcome, Verdict};
+use verdict::{counted, judge};
 
 /// One of the workspace's own tests.
 #[derive(Debug, Clone)]
@@ -73,7 +76,8 @@ pub fn build() -> Result<Vec<WorkspaceTest>> {
     Ok(tests)
 }
 
-/// Runs tests, as many at a time as there are processors, and prints those that did not pass and one line about all.
+/// Runs tests, as many at a time as there are processors, and prints those that did not pass or that counted something, and
+/// one line about all.
 pub fn run(tests: &[WorkspaceTest]) -> Vec<Outcome> {
     let began = Instant::now();
     let outcomes = Mutex::new(Vec::new());
@@ -84,7 +88,7 @@ pub fn run(tests: &[WorkspaceTest]) -> Vec<Outcome> {
                 while let Some(test) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let outcome = test.run();
                     let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
-                    if outcome.result != Verdict::Passed {
+                    if outcome.result != Verdict::Passed || !outcome.notes.is_empty() {
                         outcome.print();
                     }
                     outcomes.push(outcome);
@@ -132,13 +136,18 @@ impl Program {
 impl WorkspaceTest {
     fn run(&self) -> Outcome {
         let began = Instant::now();
-        let (verdict, reason) = self
-            .attempt()
-            .unwrap_or_else(|error| (Verdict::Failed, Some(format!("{error:#}"))));
-        Outcome::new(&self.name, verdict, began.elapsed().as_secs_f64(), reason)
+        let (verdict, reason, notes) = self.attempt().unwrap_or_else(|error| {
+            let reason = Some(format!("{error:#}"));
+            (Verdict::Failed, reason, Vec::new())
+        });
+        Outcome {
+            notes,
+            ..Outcome::new(&self.name, verdict, began.elapsed().as_secs_f64(), reason)
+        }
     }
 
-    fn attempt(&self) -> Result<(Verdict, Option<String>)> {
+    /// How it ended, why, and what it counted.
+    fn attempt(&self) -> Result<(Verdict, Option<String>, Vec<String>)> {
         let command = match &self.kind {
             Kind::Function(program, function) => {
                 let mut command = Command::new(&program.executable);
@@ -161,7 +170,8 @@ impl WorkspaceTest {
             }
         };
         let (status, output) = self.finish(command)?;
-        Ok(judge(status, &output))
+        let (verdict, reason) = judge(status, &output);
+        Ok((verdict, reason, counted(&output)))
     }
 
     /// Runs a program to its end; what it prints is kept, but for the complaint that a test takes long.
@@ -208,90 +218,12 @@ fn parse_program(message: &str) -> Result<Option<Program>> {
     }))
 }
 
-/// How a test begins a line, on its standard output, that says what it could not do here, and why.
-const LEFT_OUT: &str = "not tested here: ";
-
-/// What became of a program that ran one test, or of rustdoc that ran some, and why.
-fn judge(status: ExitStatus, output: &str) -> (Verdict, Option<String>) {
-    let summaries: Vec<Summary> = output.lines().filter_map(parse_summary).collect();
-    let sum = |count: fn(&Summary) -> usize| summaries.iter().map(count).sum::<usize>();
-    let failed = sum(|summary| summary.failed);
-    if failed > 0 || !status.success() || sum(|summary| summary.passed + summary.ignored) == 0 {
-        let mut reason = complaint(output);
-        if failed == 0 {
-            reason = format!("its process ended ({status}) without a verdict\n{reason}");
-        }
-        return (Verdict::Failed, Some(reason));
-    }
-    let left_out: Vec<&str> = output
-        .lines()
-        .filter_map(|line| line.strip_prefix(LEFT_OUT))
-        .collect();
-    if !left_out.is_empty() {
-        return (Verdict::Skipped, Some(left_out.join(", ")));
-    }
-    if sum(|summary| summary.ignored) == 0 {
-        return (Verdict::Passed, None);
-    }
-    let reasons: Vec<&str> = output
-        .lines()
-        .filter_map(|line| Some(line.strip_prefix("test ")?.split_once(" ... ignored")?.1))
-        .map(|reason| reason.trim_start_matches(", "))
-        .map(|reason| {
-            if reason.is_empty() {
-                "ignored without a reason"
-            } else {
-                reason
-            }
-        })
-        .collect();
-    (Verdict::Skipped, Some(reasons.join(", ")))
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct Summary {
-    passed: usize,
-    failed: usize,
-    ignored: usize,
-}
-
-/// `test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 7 filtered out; finished in 0.01s`
-fn parse_summary(line: &str) -> Option<Summary> {
-    let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
-    let count = |word: &str| {
-        let part = counts.split("; ").find_map(|part| part.strip_suffix(word));
-        part?.trim_end().parse().ok()
-    };
-    Some(Summary {
-        passed: count("passed")?,
-        failed: count("failed")?,
-        ignored: count("ignored")?,
-    })
-}
-
-/// What a failed test printed, without what every failed test does.
-fn complaint(output: &str) -> String {
-    let common = |line: &&str| {
-        line.trim().is_empty()
-            || line.starts_with("running ")
-            || line.starts_with("test ")
-            || *line == "failures:"
-            || *line == "successes:"
-            || line.starts_with("---- ")
-            || line.starts_with("note: run with `RUST_BACKTRACE=1`")
-    };
-    let lines: Vec<&str> = output.lines().filter(|line| !common(line)).collect();
-    lines.join("\n")
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::process::ExitStatusExt;
     use std::path::Path;
-    use std::process::ExitStatus;
     use std::sync::Arc;
 
-    use super::{Kind, Program, WorkspaceTest, judge, parse_program, run};
+    use super::{Kind, Program, WorkspaceTest, parse_program, run};
     use crate::runner::Verdict;
 
     /// This very program.
@@ -315,6 +247,24 @@ mod tests {
             (name, Verdict::Passed)
         );
         assert!(outcomes[0].seconds > 0.0);
+    }
+
+    /// Prints what the next test looks for, so that it goes the whole way from here to the report.
+    #[test]
+    fn counts() {
+        println!("counted: 3 states, 9 faults");
+        println!("counted by somebody else");
+    }
+
+    #[test]
+    fn what_a_test_counts_is_a_note_of_its_outcome() {
+        let test = WorkspaceTest {
+            name: "workspace/x".to_owned(),
+            kind: Kind::Function(program(), "workspace::tests::counts".to_owned()),
+        };
+        let outcomes = run(&[test]);
+        assert_eq!(outcomes[0].result, Verdict::Passed);
+        assert_eq!(outcomes[0].notes, ["3 states, 9 faults"]);
     }
 
     #[test]
@@ -350,71 +300,5 @@ mod tests {
         assert_eq!(parse_program(&library).unwrap(), None);
         let end = r#"{"reason":"build-finished","success":true}"#;
         assert_eq!(parse_program(end).unwrap(), None);
-    }
-
-    /// What libtest of Rust 1.95 prints of one test.
-    fn printed(result: &str, between: &str, summary: &str) -> String {
-        format!(
-            "\nrunning 1 test\ntest a::b ... {result}\n{between}\ntest result: {summary}; 0 measured; 9 filtered out; finished in 0.01s\n\n"
-        )
-    }
-
-    #[test]
-    fn a_verdict_needs_a_good_end_and_the_programs_own_word() {
-        let [good, bad, abort] = [0, 101 << 8, 6].map(ExitStatus::from_raw);
-        let passed = printed("ok", "", "ok. 1 passed; 0 failed; 0 ignored");
-        assert_eq!(judge(good, &passed), (Verdict::Passed, None));
-        assert_eq!(judge(bad, &passed).0, Verdict::Failed);
-        let cut_short = "\nrunning 1 test\nlast words\n";
-        for status in [good, abort] {
-            let (verdict, reason) = judge(status, cut_short);
-            assert_eq!(verdict, Verdict::Failed);
-            let reason = reason.unwrap();
-            assert!(
-                reason.contains(&status.to_string()) && reason.ends_with("last words"),
-                "{reason}"
-            );
-        }
-        let none = printed("ok", "", "ok. 0 passed; 0 failed; 0 ignored");
-        assert_eq!(judge(good, &none).0, Verdict::Failed);
-
-        let ignored = printed(
-            "ignored, needs a tape",
-            "",
-            "ok. 0 passed; 0 failed; 1 ignored",
-        );
-        assert_eq!(
-            judge(good, &ignored),
-            (Verdict::Skipped, Some("needs a tape".to_owned()))
-        );
-        let ignored = printed("ignored", "", "ok. 0 passed; 0 failed; 1 ignored");
-        assert_eq!(judge(good, &ignored).1.unwrap(), "ignored without a reason");
-
-        let left_out = "\nsuccesses:\n\n---- a::b stdout ----\nwrote 3 files\nskipped: x/y (no reason)\nnot tested here: no tape here\n\n\nsuccesses:\n    a::b\n";
-        let left_out = printed("ok", left_out, "ok. 1 passed; 0 failed; 0 ignored");
-        assert_eq!(
-            judge(good, &left_out),
-            (Verdict::Skipped, Some("no tape here".to_owned()))
-        );
-    }
-
-    #[test]
-    fn a_failure_is_told_by_what_the_test_printed() {
-        let between = "\nfailures:\n\n---- a::b stdout ----\n\nthread 'a::b' (7) panicked at src/a.rs:3:5:\nboom\nnote: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\n\n\nfailures:\n    a::b\n";
-        let output = printed("FAILED", between, "FAILED. 0 passed; 1 failed; 0 ignored");
-        let (verdict, reason) = judge(ExitStatus::from_raw(101 << 8), &output);
-        assert_eq!(verdict, Verdict::Failed);
-        assert_eq!(
-            reason.unwrap(),
-            "thread 'a::b' (7) panicked at src/a.rs:3:5:\nboom\n    a::b"
-        );
-        let shown = output.replace(
-            "\nfailures:\n\n----",
-            "\nsuccesses:\n\nsuccesses:\n\nfailures:\n\n----",
-        );
-        assert_eq!(
-            judge(ExitStatus::from_raw(101 << 8), &shown).1,
-            judge(ExitStatus::from_raw(101 << 8), &output).1
-        );
     }
 }

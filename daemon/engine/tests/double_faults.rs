@@ -108,7 +108,7 @@ fn explore(natures: &[Nature], live: Live) {
     for nature in natures {
         let explored = every_pair(*nature, live);
         println!(
-            "{nature:?}: {} lives with two faults each, {} states",
+            "counted: {nature:?}: {} lives with two faults each, {} states",
             explored.lives,
             explored.states.len()
         );
