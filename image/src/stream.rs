@@ -25,13 +25,13 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    fn new(body: Box<dyn Published>, sizes: Sizes<'_>) -> Self {
+    fn new(body: Box<dyn Published>, location: &str, capacity: u64) -> Self {
         Self {
             body,
             digest: Sha256::new(),
             received: 0,
-            location: sizes.location.to_owned(),
-            capacity: sizes.capacity,
+            location: location.to_owned(),
+            capacity,
         }
     }
 
@@ -41,12 +41,7 @@ impl Intake {
         if let Some(chunk) = &chunk {
             self.digest.update(chunk);
             self.received = self.received.saturating_add(chunk.len() as u64);
-            let sizes = Sizes {
-                location: &self.location,
-                expected: None,
-                capacity: self.capacity,
-            };
-            sizes.check_published(self.received)?;
+            check_published(&self.location, self.capacity, self.received)?;
         }
         Ok(chunk)
     }
@@ -183,7 +178,7 @@ impl ImageStream {
         } else {
             End::Marked
         };
-        let mut intake = Intake::new(body, sizes);
+        let mut intake = Intake::new(body, sizes.location, sizes.capacity);
 
         let first = at_least_four_bytes(&mut intake, cancel)?;
         let format = Format::of(&first);
@@ -193,7 +188,7 @@ impl ImageStream {
             sizes.check_exact("published raw image", total)?;
         }
         if let Some(total) = published_total {
-            sizes.check_published(total)?;
+            check_published(sizes.location, sizes.capacity, total)?;
         }
         let decoder = Decoder::new(location, format, window_limit)?;
         let mut unpacker = Unpacker {
@@ -289,6 +284,22 @@ pub(crate) struct Sizes<'a> {
     pub(crate) capacity: u64,
 }
 
+/// A published file of this size is not more than any packing of what fits into a slot of that capacity takes up, in bytes. Frames
+/// that are skipped or empty could go on for ever otherwise, without a byte that comes out of them.
+fn check_published(location: &str, capacity: u64, size: u64) -> Result<()> {
+    // zstd itself adds less than one part in a hundred to what cannot be compressed.
+    let packing = (capacity / 4).saturating_add(PACKING_LEAST);
+    if size > capacity.saturating_add(packing) {
+        return Err(Error::TooLarge {
+            location: location.to_owned(),
+            what: "published file",
+            size,
+            capacity,
+        });
+    }
+    Ok(())
+}
+
 impl Sizes<'_> {
     /// `size` is at most what comes out in the end.
     pub(crate) fn check_bound(&self, what: &'static str, size: u64) -> Result<()> {
@@ -306,22 +317,6 @@ impl Sizes<'_> {
             Some(expected) if size != expected => Err(self.mismatch(what, expected, size)),
             _ => Ok(()),
         }
-    }
-
-    /// `size` is not more than any packing of what fits takes up. Frames that are skipped or empty could go on for ever
-    /// otherwise, without a byte that comes out of them.
-    fn check_published(&self, size: u64) -> Result<()> {
-        // zstd itself adds less than one part in a hundred to what cannot be compressed.
-        let packing = (self.capacity / 4).saturating_add(PACKING_LEAST);
-        if size > self.capacity.saturating_add(packing) {
-            return Err(Error::TooLarge {
-                location: self.location.to_owned(),
-                what: "published file",
-                size,
-                capacity: self.capacity,
-            });
-        }
-        Ok(())
     }
 
     pub(crate) fn check_fits(&self, what: &'static str, size: u64) -> Result<()> {

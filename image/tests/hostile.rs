@@ -45,14 +45,21 @@ fn assert_no_image(outcome: &Outcome) {
     );
 }
 
-/// Refused at once: the image is wrong, and would be again.
+/// No image is left, and this is said.
 #[track_caller]
-fn assert_rejected(server: &Server, says: &str) -> Outcome {
+fn assert_fails(server: &Server, says: &str, kind: ErrorKind) -> Outcome {
     let outcome = fetch_from(server);
     assert_no_image(&outcome);
     let error = outcome.result.as_ref().unwrap_err();
     assert!(error.to_string().contains(says), "{error}");
-    assert_eq!(error.kind(), ErrorKind::Reject, "{error}");
+    assert_eq!(error.kind(), kind, "{error}");
+    outcome
+}
+
+/// Refused at once: the image is wrong, and would be again.
+#[track_caller]
+fn assert_rejected(server: &Server, says: &str) -> Outcome {
+    let outcome = assert_fails(server, says, ErrorKind::Reject);
     assert!(outcome.retries.is_empty(), "{:?}", outcome.retries);
     outcome
 }
@@ -60,12 +67,8 @@ fn assert_rejected(server: &Server, says: &str) -> Outcome {
 /// Tried again, as a connection that broke is, and given up.
 #[track_caller]
 fn assert_given_up(server: &Server, says: &str) -> Outcome {
-    let outcome = fetch_from(server);
-    assert_no_image(&outcome);
-    let error = outcome.result.as_ref().unwrap_err();
-    assert!(error.to_string().contains(says), "{error}");
-    assert_eq!(error.kind(), ErrorKind::Retry, "{error}");
-    assert_eq!(server.requests().len(), 2, "{error}");
+    let outcome = assert_fails(server, says, ErrorKind::Retry);
+    assert_eq!(server.requests().len(), 2, "{says}");
     outcome
 }
 

@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
+use crate::artifacts::hex;
 use crate::{esp, process};
 
 /// A disk of the layout of `image/recipe/`. While its machine runs, this shows what reached the disk.
@@ -31,11 +33,7 @@ impl Disk {
     pub fn slot_digest(&self, slot: char) -> Result<String> {
         let mut hasher = Sha256::new();
         self.read_slot(slot, |piece| hasher.update(piece))?;
-        Ok(hasher
-            .finalize()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect())
+        Ok(hex(&hasher.finalize()))
     }
 
     /// How many bytes of a slot are not zero, in steps of 64 KiB.
@@ -142,10 +140,7 @@ fn slot_partition(slot: char) -> usize {
 
 /// Start and size in bytes of a partition, from the primary GPT of a disk with 512-byte sectors.
 pub(crate) fn partition_range(disk: &File, index: usize) -> Result<(u64, u64)> {
-    let mut entry = [0; 128];
-    let offset = 2 * 512 + 128 * (index.checked_sub(1).context("partitions count from 1")? as u64);
-    disk.read_exact_at(&mut entry, offset)
-        .context("reading the partition table")?;
+    let entry = partition_entry(disk, index)?;
     let number = |at: usize| -> u64 {
         entry[at..at + 8]
             .iter()
@@ -159,15 +154,33 @@ pub(crate) fn partition_range(disk: &File, index: usize) -> Result<(u64, u64)> {
 
 /// A partition's own id as `PARTUUID=` has it, in lower case, from the primary GPT of a disk with 512-byte sectors.
 pub(crate) fn partition_id(disk: &File, index: usize) -> Result<String> {
-    let mut id = [0; 16];
-    let offset = 2 * 512 + 128 * (index.checked_sub(1).context("partitions count from 1")? as u64);
-    disk.read_exact_at(&mut id, offset + 16)
-        .context("reading the partition table")?;
+    let entry = partition_entry(disk, index)?;
+    let id = &entry[16..32];
     // The first three fields are little-endian (UEFI specification, appendix A).
     let order = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
-    let digits: String = order.iter().map(|at| format!("{:02x}", id[*at])).collect();
+    let digits = hex(&order.map(|at| id[at]));
     let fields = [0..8, 8..12, 12..16, 16..20, 20..32].map(|field| &digits[field]);
     Ok(fields.join("-"))
+}
+
+/// Where the first so many partitions lie, in bytes.
+pub(crate) fn partition_ranges(disk: &File, count: usize) -> Result<Vec<Range<u64>>> {
+    (1..=count)
+        .map(|index| {
+            let (start, size) =
+                partition_range(disk, index).with_context(|| format!("partition {index}"))?;
+            Ok(start..start + size)
+        })
+        .collect()
+}
+
+/// A partition's entry in the primary GPT of a disk with 512-byte sectors.
+fn partition_entry(disk: &File, index: usize) -> Result<[u8; 128]> {
+    let mut entry = [0; 128];
+    let offset = 2 * 512 + 128 * (index.checked_sub(1).context("partitions count from 1")? as u64);
+    disk.read_exact_at(&mut entry, offset)
+        .context("reading the partition table")?;
+    Ok(entry)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::artifacts::Artifacts;
+use crate::artifacts::{Artifacts, ReferenceDisk};
 use crate::build::{self, Profile};
 use crate::cluster::{ControlPlane, Options, Program, Programs};
 use crate::images::{V1, Variant};
@@ -232,11 +232,22 @@ impl Lab {
             options.configuration,
             options.loader,
         )?;
-        let folder = self.folder.join(name);
+        self.machine_on(name, disk, options)
+    }
+
+    /// The same with a copy of this disk.
+    pub fn machine_on(
+        &self,
+        name: &str,
+        disk: ReferenceDisk,
+        options: &NodeOptions<'_>,
+    ) -> Result<Machine> {
+        let variant = options.variant;
+        let architecture = options.loader.architecture();
         Machine::new(Setup {
             disk: disk.path,
             variables: disk.variables,
-            folder,
+            folder: self.folder.join(name),
             acceleration: self.acceleration_of(architecture)?,
             processors: variant.flavour().processors().unwrap_or(self.processors),
             memory: variant.flavour().memory(),

@@ -18,6 +18,7 @@ pub mod loopdisk;
 pub mod mutants;
 pub mod node;
 pub mod process;
+mod random;
 pub mod runner;
 pub mod scenarios;
 pub mod selection;

@@ -12,7 +12,7 @@ use crate::{esp, process};
 
 pub(crate) use self::attributes::Attributes;
 pub(crate) use self::efi::EMPTY_STORE;
-pub(crate) use self::uboot::held as held_by_uboot;
+pub(crate) use self::uboot::{SIZE as UBOOT_COPY, held as held_by_uboot};
 
 /// Name of a machine's variable store, which lies beside its disk.
 pub(crate) const VARIABLE_STORE: &str = "vars.fd";

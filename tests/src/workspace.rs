@@ -235,6 +235,14 @@ mod tests {
         })
     }
 
+    /// A test of this program by the name of its function.
+    fn function(name: &str) -> WorkspaceTest {
+        WorkspaceTest {
+            name: "workspace/x".to_owned(),
+            kind: Kind::Function(program(), name.to_owned()),
+        }
+    }
+
     #[test]
     fn a_test_is_run_under_the_name_that_the_list_has_and_takes_its_own_time() {
         let listed = program().tests().unwrap();
@@ -258,23 +266,15 @@ mod tests {
 
     #[test]
     fn what_a_test_counts_is_a_note_of_its_outcome() {
-        let test = WorkspaceTest {
-            name: "workspace/x".to_owned(),
-            kind: Kind::Function(program(), "workspace::tests::counts".to_owned()),
-        };
-        let outcomes = run(&[test]);
+        let outcomes = run(&[function("workspace::tests::counts")]);
         assert_eq!(outcomes[0].result, Verdict::Passed);
         assert_eq!(outcomes[0].notes, ["3 states, 9 faults"]);
     }
 
     #[test]
     fn a_test_that_does_not_run_has_failed() {
-        let missing = WorkspaceTest {
-            name: "workspace/x".to_owned(),
-            // Part of one name, which without --exact would run; all of none.
-            kind: Kind::Function(program(), "setup::tests::only_packages".to_owned()),
-        };
-        let outcomes = run(&[missing]);
+        // Part of one name, which without --exact would run; all of none.
+        let outcomes = run(&[function("setup::tests::only_packages")]);
         assert_eq!(outcomes[0].result, Verdict::Failed);
         let reason = outcomes[0].reason.as_ref().unwrap();
         assert!(reason.contains("without a verdict"), "{reason}");

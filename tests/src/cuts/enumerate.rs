@@ -5,9 +5,9 @@ use std::fmt;
 
 use anyhow::{Context, Result};
 
-use super::mix::Random;
 use super::view::{Replaced, View};
 use super::write_log::Kind;
+use crate::random::Random;
 
 /// Writes without a flush behind them, all of whose subsets are tried.
 const ALL_SUBSETS_OF: usize = 8;
@@ -34,6 +34,13 @@ pub(crate) struct State {
     pub(crate) lost: Vec<usize>,
     /// Sectors that are there of the last one, where that is torn.
     pub(crate) torn: Option<u64>,
+}
+
+impl State {
+    /// Whether all is there that came before the cut.
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.lost.is_empty() && self.torn.is_none()
+    }
 }
 
 impl fmt::Display for State {
@@ -72,12 +79,20 @@ pub(crate) fn every_state(
     mut each: impl FnMut(&View<'_>, &State) -> Result<()>,
 ) -> Result<u64> {
     let mut count = 0;
-    let mut show = |view: &View<'_>, state: &State| -> Result<()> {
-        count += 1;
-        each(view, state).with_context(|| state.to_string())
-    };
+    let mut show =
+        |view: &mut View<'_>, outstanding: &[Outstanding], lost: &[usize], cut: State| {
+            count += 1;
+            let replaced = lose(view, outstanding, lost);
+            let state = State {
+                lost: entries_of(outstanding, lost),
+                ..cut
+            };
+            each(view, &state).with_context(|| state.to_string())?;
+            put_back(view, &replaced);
+            anyhow::Ok(())
+        };
     if wanted(0) {
-        show(view, &State::default())?;
+        show(view, &[], &[], State::default())?;
     }
     let mut random = Random::new(budget.seed);
     let mut outstanding: Vec<Outstanding> = Vec::new();
@@ -94,39 +109,28 @@ pub(crate) fn every_state(
             at: entry + 1,
             ..State::default()
         };
-        if !wanted(whole.at) {
-            let replaced = view.apply(entry, None);
-            outstanding.push(Outstanding {
-                entry,
-                durable: kind == Kind::DurableWrite,
-                replaced,
-            });
-            continue;
-        }
-        let losable: Vec<usize> = outstanding
-            .iter()
-            .enumerate()
-            .filter(|(_, write)| !write.durable)
-            .map(|(position, _)| position)
-            .collect();
-        let subsets = subsets(&losable, budget.subsets, &mut random);
-        for kept in tears(sectors, &mut random) {
-            let torn = view.apply(entry, Some(kept));
-            let lost_too = random.below(subsets.len() as u64);
-            for subset in [&subsets[0], &subsets[usize::try_from(lost_too)?]] {
-                let lost = lose(view, &outstanding, subset);
-                let state = State {
+        let mut subsets_lost = Vec::new();
+        if wanted(whole.at) {
+            let losable: Vec<usize> = outstanding
+                .iter()
+                .enumerate()
+                .filter(|(_, write)| !write.durable)
+                .map(|(position, _)| position)
+                .collect();
+            subsets_lost = subsets(&losable, budget.subsets, &mut random);
+            for kept in tears(sectors, &mut random) {
+                let cut = State {
                     torn: Some(kept),
-                    lost: entries_of(&outstanding, subset),
                     ..whole.clone()
                 };
-                show(view, &state)?;
-                put_back(view, &lost);
-                if subset.is_empty() && lost_too == 0 {
-                    break;
+                let torn = view.apply(entry, cut.torn);
+                let lost_too = usize::try_from(random.below(subsets_lost.len() as u64))?;
+                show(view, &outstanding, &[], cut.clone())?;
+                if lost_too > 0 {
+                    show(view, &outstanding, &subsets_lost[lost_too], cut)?;
                 }
+                view.put_back(&torn);
             }
-            view.put_back(&torn);
         }
         let replaced = view.apply(entry, None);
         outstanding.push(Outstanding {
@@ -134,14 +138,8 @@ pub(crate) fn every_state(
             durable: kind == Kind::DurableWrite,
             replaced,
         });
-        for subset in &subsets {
-            let lost = lose(view, &outstanding, subset);
-            let state = State {
-                lost: entries_of(&outstanding, subset),
-                ..whole.clone()
-            };
-            show(view, &state)?;
-            put_back(view, &lost);
+        for lost in &subsets_lost {
+            show(view, &outstanding, lost, whole.clone())?;
         }
     }
     Ok(count)

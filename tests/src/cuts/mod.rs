@@ -10,7 +10,6 @@ mod enumerate;
 mod fat;
 mod judge;
 mod materialised;
-mod mix;
 mod recorder;
 mod reference;
 mod view;
@@ -19,9 +18,8 @@ mod write_log;
 pub(crate) use self::enumerate::{Budget, State, every_state, reach};
 pub(crate) use self::judge::{Digests, Judge, LoaderRules, Slots, Startable, order_of};
 pub(crate) use self::materialised::Materialised;
-pub(crate) use self::mix::Random;
 pub(crate) use self::recorder::Recorder;
-pub(crate) use self::reference::{Reference, of_pair};
+pub(crate) use self::reference::{Reference, held_by_raw_pair};
 pub(crate) use self::view::View;
 pub(crate) use self::write_log::{Kind, WriteLog};
 

@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result, ensure};
 
-use super::mix::mixed;
 use super::{SECTOR, WriteLog};
+use crate::random::mixed;
 
 /// A part of the disk that is told apart, such as a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +80,13 @@ impl<'a> View<'a> {
     /// The fingerprint of the part of this index.
     pub(crate) fn fingerprint(&self, part: usize) -> u64 {
         self.regions[part].fingerprint
+    }
+
+    /// One fingerprint of several parts.
+    pub(crate) fn fingerprint_of_parts(&self, parts: impl IntoIterator<Item = usize>) -> u64 {
+        parts.into_iter().fold(0, |sum: u64, part| {
+            sum.rotate_left(9) ^ self.fingerprint(part)
+        })
     }
 
     /// The fingerprint of some bytes, which begin and end with a sector.

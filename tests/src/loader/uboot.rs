@@ -14,8 +14,8 @@ use crate::{esp, process};
 const FILES: [&str; 2] = ["uboot.env", "uboot-redund.env"];
 /// The partition of two raw copies, one behind the other.
 const PARTITION: usize = 5;
-/// Bytes of a copy.
-const SIZE: u64 = 0x4000;
+/// Bytes of a copy on the lab's disks.
+pub(crate) const SIZE: u64 = 0x4000;
 
 /// Both copies of a disk's environment, copied.
 #[derive(Debug)]

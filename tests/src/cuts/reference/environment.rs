@@ -2,9 +2,6 @@
 
 use anyhow::{Context, Result, ensure};
 
-/// Bytes of a raw copy.
-pub(super) const COPY: u64 = 0x4000;
-
 /// First line of GRUB's block (GRUB manual, "Environment block").
 const SIGNATURE: &str = "# GRUB Environment Block\n";
 
@@ -29,7 +26,7 @@ pub(super) fn of_grub(block: &[u8]) -> Result<String> {
 ///
 /// # Errors
 /// When neither copy is whole.
-pub(crate) fn of_pair(copies: &[Result<Vec<u8>>; 2]) -> Result<String> {
+pub(super) fn of_pair(copies: &[Result<Vec<u8>>; 2]) -> Result<String> {
     let [first, second] = copies.each_ref().map(|copy| {
         let copy = copy.as_ref().ok()?;
         let (flag, data) = copy.get(4..)?.split_first()?;

@@ -8,13 +8,12 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, bail};
 
-use self::environment::COPY;
-pub(crate) use self::environment::of_pair;
+use self::environment::of_pair;
 use super::fat::Fat;
 use super::judge::{Digests, LoaderRules, Slots, Startable, order_of};
 use super::view::View;
-use crate::disk::{partition_id, partition_range};
-use crate::loader::{Held, Loader, held_by_grub, held_by_uboot};
+use crate::disk::{partition_id, partition_ranges};
+use crate::loader::{Held, Loader, UBOOT_COPY, held_by_grub, held_by_uboot};
 
 /// Index of the boot partition among the parts of a view; the slots and the data partition follow.
 const BOOT: usize = 0;
@@ -35,16 +34,10 @@ pub(crate) struct Reference {
 impl Reference {
     /// The disk with this partition table.
     pub(crate) fn new(loader: Loader, disk: &File) -> Result<Self> {
-        let mut parts = Vec::new();
         let partitions = if loader == Loader::UbootRaw { 5 } else { 4 };
-        for index in 1..=partitions {
-            let (start, size) =
-                partition_range(disk, index).with_context(|| format!("partition {index}"))?;
-            parts.push(start..start + size);
-        }
         Ok(Self {
             loader,
-            parts,
+            parts: partition_ranges(disk, partitions)?,
             ids: [partition_id(disk, 2)?, partition_id(disk, 3)?],
         })
     }
@@ -99,15 +92,7 @@ impl Reference {
                 let copy = read(view, boot, "/uboot.env")?;
                 held_by_uboot(&environment::of_one(&copy)?)
             }
-            Loader::UbootRaw => {
-                let start = self.parts[ENVIRONMENT].start;
-                let copies = [0, COPY].map(|offset| {
-                    let mut bytes = vec![0; usize::try_from(COPY)?];
-                    view.read_at(start + offset, &mut bytes)?;
-                    Ok(bytes)
-                });
-                held_by_uboot(&of_pair(&copies)?)
-            }
+            Loader::UbootRaw => held_by_raw_pair(view, self.parts[ENVIRONMENT].start),
             Loader::SystemdBoot | Loader::Efi => {
                 bail!("{} has no variables on its disk", self.loader.name())
             }
@@ -145,11 +130,8 @@ impl Reference {
 
 impl LoaderRules for Reference {
     fn data(&self, view: &View<'_>) -> u64 {
-        let environment = self
-            .parts
-            .get(ENVIRONMENT)
-            .map(|_| view.fingerprint(ENVIRONMENT));
-        view.fingerprint(BOOT) ^ environment.unwrap_or_default().rotate_left(1)
+        let environment = (self.parts.len() > ENVIRONMENT).then_some(ENVIRONMENT);
+        view.fingerprint_of_parts([BOOT].into_iter().chain(environment))
     }
 
     fn order(&self, view: &View<'_>, digests: &mut Digests) -> Result<Vec<Startable>> {
@@ -158,6 +140,16 @@ impl LoaderRules for Reference {
             _ => Ok(order_of(&self.held(view)?)),
         }
     }
+}
+
+/// What the two raw copies of U-Boot's environment say that begin there.
+pub(crate) fn held_by_raw_pair(view: &View<'_>, start: u64) -> Result<Held> {
+    let copies = [0, UBOOT_COPY].map(|offset| {
+        let mut bytes = vec![0; usize::try_from(UBOOT_COPY)?];
+        view.read_at(start + offset, &mut bytes)?;
+        Ok(bytes)
+    });
+    held_by_uboot(&of_pair(&copies)?)
 }
 
 fn read(view: &View<'_>, partition: u64, path: &str) -> Result<Vec<u8>> {

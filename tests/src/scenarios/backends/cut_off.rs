@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::{COPY, Kept, Node, TRIES, digest, lives};
+use super::{Kept, Node, TRIES, digest, lives};
 use crate::cuts::{
     Budget, Digests, Judge, LoaderRules, Materialised, Recorder, Slots, Startable, View,
-    every_state, of_pair, order_of,
+    every_state, held_by_raw_pair, order_of,
 };
-use crate::disk::partition_range;
+use crate::disk::partition_ranges;
 use crate::lab::Lab;
-use crate::loader::{Attributes, Held, held_by_grub, held_by_uboot};
+use crate::loader::{Attributes, Held, held_by_grub};
 use crate::loopdisk::{LoopDisk, Sector};
 use crate::process;
 use crate::runner::Test;
@@ -105,7 +105,7 @@ pub(super) fn cut_off(lab: &Lab, kept: Kept) -> Result<()> {
     let count = every_state(&mut view, BUDGET, wanted, |view, state| {
         judge.judge(view)?;
         let order = judge.order(view)?;
-        if state.lost.is_empty() && state.torn.is_none() && orders.last() != Some(&order) {
+        if state.is_whole() && orders.last() != Some(&order) {
             orders.push(order);
         }
         Ok(())
@@ -131,11 +131,7 @@ struct OnLoop {
 
 impl OnLoop {
     fn new(lab: &Lab, kept: Kept, disk: &File, base: &Path) -> Result<Self> {
-        let mut parts = Vec::new();
-        for index in 1..=3 {
-            let (start, size) = partition_range(disk, index)?;
-            parts.push(start..start + size);
-        }
+        let mut parts = partition_ranges(disk, 3)?;
         parts.push(0..1 << 20);
         parts.push(DISK_SIZE - (1 << 20)..DISK_SIZE);
         let file: PathBuf = lab.folder().join("judged-disk");
@@ -162,15 +158,7 @@ impl OnLoop {
                 })?;
                 held_by_grub(block.trim_end_matches('#'))
             }
-            Kept::Uboot => {
-                let start = self.parts[BOOT].start;
-                let copies = [0, COPY].map(|offset| {
-                    let mut bytes = vec![0; usize::try_from(COPY)?];
-                    view.read_at(start + offset, &mut bytes)?;
-                    Ok(bytes)
-                });
-                held_by_uboot(&of_pair(&copies)?)
-            }
+            Kept::Uboot => held_by_raw_pair(view, self.parts[BOOT].start),
             Kept::Attributes => {
                 disk.follow_parts(view, &TABLES.map(|part| self.parts[part].clone()))?;
                 let attributes = |partition: &str| {
@@ -187,13 +175,10 @@ impl OnLoop {
 
 impl LoaderRules for OnLoop {
     fn data(&self, view: &View<'_>) -> u64 {
-        let parts = match self.kept {
-            Kept::Grub | Kept::Uboot => vec![BOOT],
-            Kept::Attributes => TABLES.to_vec(),
-        };
-        parts.iter().fold(0, |sum: u64, part| {
-            sum.rotate_left(9) ^ view.fingerprint(*part)
-        })
+        match self.kept {
+            Kept::Grub | Kept::Uboot => view.fingerprint(BOOT),
+            Kept::Attributes => view.fingerprint_of_parts(TABLES),
+        }
     }
 
     fn order(&self, view: &View<'_>, _: &mut Digests) -> Result<Vec<Startable>> {

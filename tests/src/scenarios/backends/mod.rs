@@ -15,7 +15,7 @@ use super::discovery::look::Look;
 use super::discovery::rig::{self, Kind, Rig};
 use super::on_loop_disk;
 use crate::lab::Lab;
-use crate::loader::{Attributes, Held, held_by_grub, held_by_uboot};
+use crate::loader::{Attributes, Held, UBOOT_COPY, held_by_grub, held_by_uboot};
 use crate::loopdisk::Sector;
 use crate::process;
 use crate::runner::Test;
@@ -58,9 +58,6 @@ enum Kept {
     /// The slots' attributes in the GUID partition table.
     Attributes,
 }
-
-/// Bytes of a copy of U-Boot's environment.
-const COPY: u64 = 0x4000;
 
 /// Where a node's processes find the boot partition.
 const BOOT: &str = "/efi";
@@ -255,7 +252,7 @@ impl Node {
                 let copy = self.folder.join("copy");
                 process::run("mkenvimage", |command| {
                     command
-                        .args(["-r", "-s", &COPY.to_string(), "-o"])
+                        .args(["-r", "-s", &UBOOT_COPY.to_string(), "-o"])
                         .args([&copy, &empty])
                 })?;
                 let bytes = fs::read(&copy).context("reading a copy")?;
@@ -263,15 +260,15 @@ impl Node {
                     .write(true)
                     .open(self.rig.boot_partition())
                     .context("opening a partition")?;
-                for offset in [0, COPY] {
+                for offset in [0, UBOOT_COPY] {
                     partition
                         .write_all_at(&bytes, offset)
                         .context("writing a copy")?;
                 }
                 partition.sync_all().context("writing a copy")?;
                 let device = self.rig.boot_partition();
-                let lines =
-                    [0, COPY].map(|offset| format!("{} {offset:#x} {COPY:#x}\n", device.display()));
+                let lines = [0, UBOOT_COPY]
+                    .map(|offset| format!("{} {offset:#x} {UBOOT_COPY:#x}\n", device.display()));
                 fs::write(self.environment(), lines.concat()).context("writing a file")
             }
             Kept::Attributes => self.set_attributes(2, Attributes::GOOD),

@@ -5,12 +5,12 @@ use serde_json::Value;
 
 use super::Recorded;
 use super::looked_at::Data;
+use crate::artifacts::ReferenceDisk;
 use crate::cuts::{Judge, Materialised, Reference, State};
 use crate::images::V1;
-use crate::lab::Lab;
+use crate::lab::{Lab, NodeOptions};
 use crate::node::{Expected, FRESH, Node};
 use crate::server::Server;
-use crate::vm::{Machine, Setup};
 
 /// Switches a machine on with each of these states.
 pub(super) fn boot(
@@ -30,20 +30,16 @@ pub(super) fn boot(
         let view = recorded.at(judge, state)?;
         disk.follow(&view)?;
         let record = data.record(&view)?;
-        let folder = lab.folder().join(format!("booted-{index}"));
-        let architecture = recorded.loader.architecture();
-        let machine = Machine::new(Setup {
-            disk: disk.path().to_owned(),
+        let reference = ReferenceDisk {
+            path: disk.path().to_owned(),
             variables: None,
-            folder: folder.clone(),
-            acceleration: lab.acceleration_of(architecture)?,
-            processors: 1,
-            memory: V1.flavour().memory(),
-            forwards: Vec::new(),
-            disks: Vec::new(),
+        };
+        let options = NodeOptions {
             loader: recorded.loader,
-            recorded: false,
-        })?;
+            ..NodeOptions::new(&V1)
+        };
+        let machine = lab.machine_on(&format!("booted-{index}"), reference, &options)?;
+        let folder = machine.folder().to_owned();
         let mut node = Node {
             machine,
             server: server.take().context("the server is elsewhere")?,

@@ -13,13 +13,14 @@ use anyhow::{Context, Result, ensure};
 use super::{in_machine, proved_in_machine};
 use crate::artifacts::Image;
 use crate::cuts::{
-    Budget, Judge, Kind, LoaderRules, Random, Reference, Startable, State, View, WriteLog,
-    every_state, reach,
+    Budget, Judge, Kind, LoaderRules, Reference, Startable, State, View, WriteLog, every_state,
+    reach,
 };
 use crate::images::{V1, V2, V3};
 use crate::lab::{CONFIGURATION, Lab, NodeOptions};
 use crate::loader::Loader;
 use crate::node::Node;
+use crate::random::Random;
 use crate::runner::Test;
 
 /// Chooses what is tried where there is too much for all.
@@ -153,10 +154,8 @@ fn every_cut(lab: &Lab, recorded: &Recorded, judge: &mut Judge<Reference>) -> Re
         |view, state| {
             judge.judge(view)?;
             data.insert(judge.rules().data(view));
-            disks.insert((0..parts).fold(0, |sum: u64, part| {
-                sum.rotate_left(9) ^ view.fingerprint(part)
-            }));
-            if state.torn.is_some() || !state.lost.is_empty() {
+            disks.insert(view.fingerprint_of_parts(0..parts));
+            if !state.is_whole() {
                 return Ok(());
             }
             let order = judge.order(view)?;

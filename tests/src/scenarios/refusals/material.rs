@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::artifacts::hex;
 use crate::process;
+use crate::random::Random;
 
 /// A published file and its checksum.
 #[derive(Debug, Clone)]
@@ -130,15 +131,12 @@ fn elf_header() -> [u8; 64] {
     header
 }
 
-/// Bytes without a pattern, always the same (xorshift64).
+/// Bytes without a pattern, always the same.
 fn noise(length: usize) -> Vec<u8> {
-    let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut random = Random::new(0);
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
+        bytes.extend_from_slice(&random.next().to_le_bytes());
     }
     bytes.truncate(length);
     bytes
