@@ -1,5 +1,7 @@
 //! The thread that drives the engine: look, decide, keep, do. It parks while there is nothing to do.
 
+mod keeping;
+
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -12,7 +14,7 @@ use super::host::Trouble;
 use super::lock::ChangeLock;
 use super::shared::{Answer, Shared, stops};
 use super::words::{message, reason, recording};
-use crate::status::{Condition, ProgressStatus};
+use crate::status::ProgressStatus;
 
 /// Between two looks at a world that cannot be seen, or two tries to keep a record.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -33,6 +35,7 @@ pub(super) fn spawn(shared: Arc<Shared>) -> io::Result<()> {
             Driver {
                 shared,
                 record: Record::default(),
+                loaded: Record::default(),
                 lock: None,
                 announced: false,
                 answer: None,
@@ -58,6 +61,8 @@ impl Drop for End {
 struct Driver {
     shared: Arc<Shared>,
     record: Record,
+    /// What the state directory held when it was looked at last.
+    loaded: Record,
     /// Held from the first command that changes slots or loader until nothing is under way.
     lock: Option<ChangeLock>,
     /// Whether those who wait for a verdict were told that there is none to come.
@@ -68,15 +73,13 @@ struct Driver {
 
 impl Driver {
     fn run(&mut self) {
-        let loaded = self.shared.host.load();
-        for condition in &loaded.conditions {
-            tracing::warn!(condition = %condition.kind, "{}", condition.message);
-        }
-        self.record = loaded.record;
-        self.shared.state().conditions = loaded.conditions;
+        self.record = self.found(self.shared.host.load());
         let mut kept = Some(self.record.clone());
         let mut outcome = None;
         loop {
+            if self.can_keep_again() {
+                kept = None;
+            }
             let Some(seen) = self.observe() else { return };
             let last = outcome.take();
             let step = next(&self.record, &seen, last.as_ref());
@@ -151,16 +154,6 @@ impl Driver {
         // Whoever asked may have gone away meanwhile.
         let _ = answer.try_send(word);
         true
-    }
-
-    fn keep(&self, record: &Record) -> Result<(), Failure> {
-        let kept = self.shared.host.persist(record);
-        let trouble = kept.as_ref().err().map(|failure| {
-            tracing::error!(reason = %failure.reason, "the record cannot be kept");
-            Condition::new("RecordNotKept", failure.reason.clone())
-        });
-        self.shared.state().unrecorded = trouble;
-        kept
     }
 
     /// The record moved on: handles and listeners see it, the request that was looked at is taken.
@@ -262,9 +255,12 @@ impl Driver {
         match command {
             Command::Rest => {
                 // A record that could not be kept is tried again now and then.
-                let unkept = self.shared.state().unrecorded.is_some();
+                let unkept = {
+                    let state = self.shared.state();
+                    state.unrecorded.is_some() || state.keeps_nothing().is_some()
+                };
                 self.shared.wait(unkept.then_some(REPEAT), |state| {
-                    state.stopping || state.request.is_some()
+                    state.stopping || state.request.is_some() || state.look_again
                 });
                 Outcome::Waited
             }

@@ -88,9 +88,25 @@ impl AgentHandle {
         Ok(id)
     }
 
+    /// Where nothing can be kept, has the driver look whether that is over, which takes moments while nothing is under way.
+    fn look_again(&self) {
+        {
+            let mut state = self.shared.state();
+            if state.keeps_nothing().is_none() || !state.ready || !state.record.at.is_rest() {
+                return;
+            }
+            state.look_again = true;
+        }
+        self.shared.notify();
+        self.shared.wait(Some(START), |state| {
+            !state.look_again || state.ended || state.stopping
+        });
+    }
+
     /// Takes a request and waits until the driver has kept it or cannot. A driver that is busy with something long
     /// answers later, which nobody waits for: the request stands, and the status tells what becomes of it.
     fn ask_and_hear(&self, request: Request) -> Result<UpgradeId, AgentError> {
+        self.look_again();
         let (answer, word) = sync_channel(1);
         let id = self.ask(request, None, Some(answer))?;
         match word.recv_timeout(ANSWER) {
@@ -112,6 +128,7 @@ impl AgentHandle {
     /// # Errors
     /// Busy, with what is running, while another upgrade is under way.
     pub fn install(&self, request: InstallRequest) -> Result<UpgradeId, AgentError> {
+        self.look_again();
         let image = request.to_engine();
         self.ask(Request::Install(image), Some(request.source), None)
     }

@@ -54,7 +54,7 @@ fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Appends a finished upgrade. Durable when this returns; a crash in the middle leaves a torn last line, which the next
-/// append ends. A history that has grown too long is replaced whole by its younger half, line by line as it stands.
+/// append ends, and what a full disk took of a line is taken back. A history that has grown too long is replaced whole by its younger half, line by line as it stands.
 pub(super) fn append(state_directory: &Path, entry: &HistoryEntry) -> io::Result<()> {
     let path = history_path(state_directory);
     let mut line = serde_json::to_vec(entry).map_err(io::Error::other)?;
@@ -78,7 +78,11 @@ pub(super) fn append(state_directory: &Path, entry: &HistoryEntry) -> io::Result
             line.insert(0, b'\n');
         }
     }
-    file.write_all(&line)?;
+    if let Err(error) = file.write_all(&line) {
+        // What was wrong counts, not whether the file got its old length back: a torn line is passed over.
+        let _ = file.set_len(end);
+        return Err(error);
+    }
     file.sync_all()?;
     sync_directory(state_directory)
 }

@@ -38,6 +38,9 @@ pub trait Host: Send + Sync + 'static {
     /// The record as it was kept.
     fn load(&self) -> Loaded;
 
+    /// Where nothing can be kept since it was loaded: looks again, and returns what is there if that is over.
+    fn reload(&self) -> Option<Loaded>;
+
     /// Keeps the record: durable and whole when this returns; a crash leaves the old or the new one.
     ///
     /// # Errors

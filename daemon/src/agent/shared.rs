@@ -65,6 +65,8 @@ pub(super) struct State {
     pub(super) recording: Option<Condition>,
     /// What those who speak for the agent elsewhere want known.
     pub(super) outside: Vec<Condition>,
+    /// Somebody asks although nothing can be kept: the driver is to look whether that is over.
+    pub(super) look_again: bool,
     /// Waits for the driver.
     pub(super) request: Option<Request>,
     /// Where whoever asked waits to hear whether the request was begun; goes with the request.
@@ -165,6 +167,16 @@ impl State {
         Ok(())
     }
 
+    /// Why nothing can be kept, as far as it was found out when the record was loaded.
+    pub(super) fn keeps_nothing(&self) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| {
+            matches!(
+                condition.kind.as_str(),
+                "StateDirectoryRefused" | "StateUnreadable" | "StateFromTheFuture"
+            )
+        })
+    }
+
     /// Whether a request can be taken now.
     pub(super) fn admit(&self, request: &Request) -> Result<(), AgentError> {
         self.listens()?;
@@ -175,13 +187,7 @@ impl State {
             };
             return Err(self.running(id, self.record.phase()));
         }
-        let refused = self.conditions.iter().find(|condition| {
-            matches!(
-                condition.kind.as_str(),
-                "StateDirectoryRefused" | "StateFromTheFuture"
-            )
-        });
-        if let Some(refused) = refused
+        if let Some(refused) = self.keeps_nothing()
             && !matches!(request, Request::Cancel(_))
         {
             return Err(AgentError::new(

@@ -41,8 +41,8 @@ impl StateStore {
     }
 
     /// Reads the record. An empty or damaged file is moved aside, so that nothing is lost, and an empty
-    /// record takes its place; one that a newer version wrote and that we cannot read stays where it is,
-    /// and refuses all writes from then on.
+    /// record takes its place; one that cannot be read, cannot be moved, or needs a newer version stays where it
+    /// is, and refuses all writes from then on.
     pub(super) fn load(&mut self) -> Loaded {
         let mut conditions = Vec::new();
         if let Some(refused) = &self.refused {
@@ -56,8 +56,11 @@ impl StateStore {
             Ok(bytes) => decode(&bytes).map_err(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(None),
             Err(error) => {
-                let reason = format!("cannot read {}: {error}", path.display());
-                conditions.push(Condition::new("StateUnreadable", reason));
+                let reason = format!(
+                    "cannot read {}: {error}; it is kept as it is",
+                    path.display()
+                );
+                conditions.push(self.refuse("StateUnreadable", reason));
                 Err(None)
             }
         };
@@ -66,9 +69,7 @@ impl StateStore {
             Err(None) => self.fresh(),
             Err(Some(error @ DecodeError::Future { .. })) => {
                 let reason = format!("{}: {error}; it is kept as it is", path.display());
-                conditions.push(Condition::new("StateFromTheFuture", reason.clone()));
-                self.refused
-                    .get_or_insert(Failure::new(ErrorKind::Configuration, reason));
+                conditions.push(self.refuse("StateFromTheFuture", reason));
                 self.fresh()
             }
             Err(Some(error)) => {
@@ -77,6 +78,14 @@ impl StateStore {
             }
         };
         Loaded { record, conditions }
+    }
+
+    /// Refuses all writes from now on: what is there and could not be read is not to be replaced.
+    fn refuse(&mut self, condition: &str, reason: String) -> Condition {
+        let condition = Condition::new(condition, reason.clone());
+        self.refused
+            .get_or_insert(Failure::new(ErrorKind::Configuration, reason));
+        condition
     }
 
     /// A record that goes on counting where the history ends.
@@ -93,7 +102,7 @@ impl StateStore {
         }
     }
 
-    fn set_aside(&self, path: &Path, error: &DecodeError) -> Condition {
+    fn set_aside(&mut self, path: &Path, error: &DecodeError) -> Condition {
         let free = (1_u32..=1000)
             .map(|number| self.directory.join(format!("state.json.broken-{number}")))
             .find(|candidate| !candidate.exists());
@@ -105,14 +114,17 @@ impl StateStore {
                 .map(|()| target)
                 .map_err(|error| error.to_string()),
         };
-        let fate = match moved {
-            Ok(target) => format!("it was moved to {}", target.display()),
-            Err(why) => format!("it could not be moved aside: {why}"),
-        };
-        Condition::new(
-            "StateBroken",
-            format!("{}: {error}; {fate}", path.display()),
-        )
+        let place = path.display();
+        match moved {
+            Ok(target) => Condition::new(
+                "StateBroken",
+                format!("{place}: {error}; it was moved to {}", target.display()),
+            ),
+            Err(why) => self.refuse(
+                "StateUnreadable",
+                format!("{place}: {error}; it could not be moved aside: {why}"),
+            ),
+        }
     }
 
     /// Keeps the record: durable when this returns; a crash in the middle leaves the old one whole.
@@ -218,6 +230,45 @@ mod tests {
             let kept = directory.path().join(format!("state.json.broken-{number}"));
             assert_eq!(fs::read(kept).unwrap(), bytes);
         }
+        store.persist(&Record::default()).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_read_or_moved_is_not_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state.json");
+        // Root reads whatever permissions say; a directory it does not.
+        fs::create_dir(&state).unwrap();
+        let unread = |says: &str| {
+            let mut store = StateStore::new(directory.path(), None);
+            let loaded = store.load();
+            assert_eq!(loaded.conditions.len(), 1, "{:?}", loaded.conditions);
+            assert_eq!(loaded.conditions[0].kind, "StateUnreadable");
+            for refusal in [store.persist(&Record::default()), store.report(&ended(1))] {
+                let refusal = refusal.unwrap_err();
+                assert_eq!(refusal.kind, ErrorKind::Configuration);
+                assert_eq!(refusal.reason, loaded.conditions[0].message);
+                assert!(refusal.reason.contains("state.json") && refusal.reason.contains(says));
+            }
+        };
+        unread("directory");
+        assert!(state.is_dir());
+
+        fs::remove_dir(&state).unwrap();
+        fs::write(&state, "torn").unwrap();
+        for number in 1..=1000 {
+            fs::write(
+                directory.path().join(format!("state.json.broken-{number}")),
+                "",
+            )
+            .unwrap();
+        }
+        unread("a thousand");
+        assert_eq!(fs::read(&state).unwrap(), b"torn");
+        // A name that is free again is enough.
+        fs::remove_file(directory.path().join("state.json.broken-7")).unwrap();
+        let mut store = StateStore::new(directory.path(), None);
+        assert_eq!(store.load().conditions[0].kind, "StateBroken");
         store.persist(&Record::default()).unwrap();
     }
 

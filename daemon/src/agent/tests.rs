@@ -2,6 +2,7 @@
 //! it stops.
 
 mod fake;
+mod kept;
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -78,8 +78,8 @@ impl NodeHost {
         }
     }
 
-    /// The state's files. A directory that is not fit is found out once, and every write there answers with the
-    /// reason; what needs no record goes on.
+    /// The state's files. A directory that is not fit is found out when it is loaded, and every write there answers with
+    /// the reason until it is loaded again; what needs no record goes on.
     fn store(&self) -> MutexGuard<'_, StateStore> {
         let store = self.store.get_or_init(|| Mutex::new(self.open_store()));
         // What is kept under the lock is replaced whole, so a poisoned one holds nothing half done.
@@ -117,6 +117,18 @@ impl NodeHost {
 impl Host for NodeHost {
     fn load(&self) -> Loaded {
         self.store().load()
+    }
+
+    fn reload(&self) -> Option<Loaded> {
+        let mut store = self.store();
+        store.refused()?;
+        let mut again = self.open_store();
+        let loaded = again.load();
+        if again.refused().is_some() {
+            return None;
+        }
+        *store = again;
+        Some(loaded)
     }
 
     fn persist(&self, record: &Record) -> Result<(), Failure> {

@@ -90,6 +90,11 @@ impl Host for FakeHost {
         }
     }
 
+    fn reload(&self) -> Option<Loaded> {
+        let fit = self.inner.lock().unwrap().conditions.is_empty();
+        fit.then(|| self.load())
+    }
+
     fn persist(&self, record: &Record) -> Result<(), Failure> {
         let mut inner = self.inner.lock().unwrap();
         if inner.unwritable {
