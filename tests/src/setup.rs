@@ -28,6 +28,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("systemd-analyze", "systemd"),
     ("busctl", "systemd"),
     ("dbus-daemon", "dbus-daemon"),
+    ("strace", "strace"),
     ("efibootmgr", "efibootmgr"),
     ("grub-mkimage", "grub-common"),
     ("grub-editenv", "grub-common"),

@@ -16,6 +16,7 @@ mod cuts;
 mod deaf;
 mod discovery;
 mod health;
+mod kills;
 mod lease;
 mod loops;
 mod moments;
@@ -42,6 +43,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(discovery::tests());
     tests.extend(backends::tests());
     tests.extend(writer::tests());
+    tests.extend(kills::tests());
     tests.extend(control_plane::tests());
     tests.extend(api::tests());
     tests.extend(admission::tests());
@@ -109,6 +111,17 @@ const fn on_loop_disk(name: &'static str, run: fn(&crate::lab::Lab) -> anyhow::R
         set: Set::Test,
         unavailable: crate::loopdisk::unavailable,
         run,
+    }
+}
+
+/// A test on loop devices that takes too long for each change.
+const fn proved_on_loop_disk(
+    name: &'static str,
+    run: fn(&crate::lab::Lab) -> anyhow::Result<()>,
+) -> Test {
+    Test {
+        set: Set::Prove,
+        ..on_loop_disk(name, run)
     }
 }
 

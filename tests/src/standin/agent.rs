@@ -1,8 +1,9 @@
 //! The agent's process of a stand-in: slotd's own service on a machine that is a folder. The lab starts itself for it.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use slotd_image::Cancel;
 
 use super::hardware::run_files;
 use super::health::{Health, HealthFile};
+use crate::process;
 
 /// Between two looks at checks that come to no end.
 const LOOK: Duration = Duration::from_millis(50);
@@ -34,8 +36,63 @@ pub struct Arguments {
     root: PathBuf,
 }
 
+/// How an agent's process is started.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Launch<'a> {
+    /// The stand-in's folder.
+    pub(super) root: &'a Path,
+    /// The address of the bus, where nobody needs to listen.
+    pub(super) bus: &'a str,
+    /// The lab's program; without it, this very one.
+    pub(super) program: Option<&'a Path>,
+    /// Where its log goes, behind what is there.
+    pub(super) log: &'a Path,
+    /// The command under which it runs, if under any.
+    pub(super) under: &'a [String],
+}
+
+impl Launch<'_> {
+    /// Starts it, as the head of a process group. It is killed when the thread that does so ends.
+    pub(super) fn start(&self) -> Result<Child> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log)
+            .with_context(|| format!("opening {}", self.log.display()))?;
+        let errors = log.try_clone().context("sharing a log")?;
+        let mut command = Command::new("setpriv");
+        command.args(DIES_WITH_ITS_PARENT);
+        if !self.under.is_empty() {
+            command
+                .args(self.under)
+                .arg("setpriv")
+                .args(DIES_WITH_ITS_PARENT);
+        }
+        command
+            .arg(
+                self.program
+                    .map_or_else(process::this_program, Path::to_owned),
+            )
+            .arg(COMMAND)
+            .arg(self.root)
+            .env("DBUS_SYSTEM_BUS_ADDRESS", self.bus)
+            .env_remove("NOTIFY_SOCKET")
+            .env_remove("JOURNAL_STREAM")
+            .current_dir(self.root)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(errors)
+            .spawn()
+            .context("starting an agent through setpriv")
+    }
+}
+
+/// `setpriv`'s options for that.
+const DIES_WITH_ITS_PARENT: [&str; 2] = ["--pdeathsig", "KILL"];
+
 /// Runs the agent until it is told to stop, as `slotd agent` does. All that it is to know stands in the configuration below the
-/// folder, as it would below `/` on a machine.
+/// folder, as it would below `/` on a machine. Without a kubelet's credential there it belongs to no cluster.
 pub fn main(arguments: &Arguments) -> ExitCode {
     match run(&arguments.root) {
         Ok(()) => ExitCode::SUCCESS,
@@ -59,7 +116,12 @@ fn run(root: &Path) -> Result<()> {
     let machine = StandInMachine {
         root: root.to_owned(),
     };
-    let cluster = ClusterAccess::Kubeconfig(root.join(KUBECONFIG));
+    let credential = root.join(KUBECONFIG);
+    let cluster = if credential.exists() {
+        ClusterAccess::Kubeconfig(credential)
+    } else {
+        ClusterAccess::None
+    };
     run_on(node, Arc::new(machine), cluster)
 }
 

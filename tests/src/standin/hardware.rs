@@ -2,6 +2,7 @@
 //! systemd-boot.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -37,7 +38,7 @@ pub(super) struct Hardware {
     root: PathBuf,
     node: FixtureNode,
     // Detached when the stand-in goes.
-    _slots: [LoopDisk; 2],
+    slots: [LoopDisk; 2],
     boots: u32,
     since: Instant,
     uptime: u64,
@@ -74,13 +75,40 @@ impl Hardware {
         let hardware = Self {
             root: root.to_owned(),
             node,
-            _slots: slots,
+            slots,
             boots: 0,
             since: Instant::now(),
             uptime: 0,
         };
         hardware.write("etc/machine-id", FixtureNode::MACHINE_ID)?;
         Ok(hardware)
+    }
+
+    /// Puts a proven image into slot B, as an earlier upgrade leaves it.
+    pub(super) fn put_fallback(&self, image: &StandInImage) -> Result<()> {
+        let [_, slot] = &self.slots;
+        let bytes = fs::read(&image.expanded).context("reading an image")?;
+        fs::File::options()
+            .write(true)
+            .open(slot.device())
+            .and_then(|mut device| {
+                device.write_all(&bytes)?;
+                device.sync_all()
+            })
+            .with_context(|| format!("writing {}", slot.device().display()))?;
+        self.node
+            .put_image(SlotName::B, &image.image.version)
+            .context("recording an earlier image")?;
+        let entries = self.node.esp().join("loader/entries");
+        let [a, b] = [SlotName::A, SlotName::B].map(|slot| self.node.slot_uuid(slot).to_string());
+        let text = fs::read_to_string(entries.join("slotd-a.conf"))
+            .context("reading an entry")?
+            .replace("(slot A)", "(slot B)")
+            .replace("version 1\n", "version 0\n")
+            .replace("/slotd/a/", "/slotd/b/")
+            .replace("slotd.slot=a", "slotd.slot=b")
+            .replace(&a, &b);
+        fs::write(entries.join("slotd-b.conf"), text).context("writing an entry")
     }
 
     /// Where everything of this machine is.

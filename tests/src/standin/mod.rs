@@ -8,6 +8,7 @@
 //! writes, reads back and mounts as any other; which version a node runs after a reboot is read from what was written.
 
 pub mod agent;
+mod alone;
 mod background;
 mod bus;
 pub mod controller;
@@ -21,6 +22,7 @@ mod observer;
 mod pods;
 mod power;
 
+pub use alone::{Alone, Sight, was_killed};
 pub(crate) use background::{Background, connect};
 pub use bus::Bus;
 pub use controller::{Controller, USER};

@@ -1,10 +1,9 @@
 //! What runs on a stand-in's machine while it is switched on: a thread that is its power button, its PID 1 and its login1 at once.
 //! The agent's process lives with this thread.
 
-use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
+use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,10 +13,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use slotd::agent::BootVerdict;
 
-use super::agent::{self, reboot_file};
+use super::agent::{Launch, reboot_file};
 use super::hardware::{Boot, Hardware};
 use super::kubelet::Kubelet;
-use crate::process;
 
 /// Between two looks at the machine.
 const TICK: Duration = Duration::from_millis(20);
@@ -221,32 +219,14 @@ impl Power {
 
     fn start_agent(&mut self) -> Result<()> {
         self.start = None;
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(&self.wiring.log)
-            .with_context(|| format!("opening {}", self.wiring.log.display()))?;
-        let errors = log.try_clone().context("sharing a log")?;
-        let program = self
-            .wiring
-            .program
-            .clone()
-            .unwrap_or_else(process::this_program);
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL"])
-            .arg(program)
-            .arg(agent::COMMAND)
-            .arg(self.hardware.root())
-            .env("DBUS_SYSTEM_BUS_ADDRESS", &self.wiring.bus)
-            .env_remove("NOTIFY_SOCKET")
-            .env_remove("JOURNAL_STREAM")
-            .current_dir(self.hardware.root())
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(errors)
-            .spawn()
-            .context("starting an agent through setpriv")?;
+        let child = Launch {
+            root: self.hardware.root(),
+            bus: &self.wiring.bus,
+            program: self.wiring.program.as_deref(),
+            log: &self.wiring.log,
+            under: &[],
+        }
+        .start()?;
         let mut seen = lock(&self.seen);
         seen.agent_starts += 1;
         seen.agent = Some(child.id());
