@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -27,6 +28,18 @@ pub(crate) fn open(options: &OpenOptions, action: &'static str, node: &Path) -> 
         },
         _ => Error::io(action, node)(source),
     })
+}
+
+/// Whether a device can be had alone now. Nothing stays open, nothing is written.
+///
+/// # Errors
+/// [`Error::InUse`] while it is mounted or held by others, for longer than a moment; that it cannot be opened at all.
+pub fn check_free(node: &Path) -> Result<()> {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(libc::O_EXCL | libc::O_CLOEXEC);
+    open(&options, "open", node).map(drop)
 }
 
 fn patiently<T>(patience: Duration, mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {

@@ -54,6 +54,7 @@ pub use backend::{
 };
 pub use discovery::{Candidate, Survey, SurveyedDisk, SurveyedMount};
 pub use error::{Error, ErrorKind, Result};
+pub use exclusive::check_free;
 pub use facts::{
     AgentPresence, Architecture, BootFile, ImageFacts, InspectSettings, parse_os_release,
 };

@@ -267,7 +267,7 @@ impl Driver {
             Command::Wait { seconds } => {
                 let time = Duration::from_secs(*seconds);
                 self.shared.wait(Some(time), |state| {
-                    state.stopping || state.request.is_some()
+                    state.stopping || state.request.is_some() || state.look_again
                 });
                 Outcome::Waited
             }

@@ -1,10 +1,9 @@
 //! The slot's device, before anything is changed for it.
 
-use std::fs::{File, Metadata, OpenOptions};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use nix::libc;
-use slotd_bootctl::{DeviceNumber, Partition, System};
+use slotd_bootctl::{DeviceNumber, Partition, System, check_free};
 use slotd_engine::{ErrorKind, Failure};
 use slotd_image::ImageSource;
 
@@ -18,15 +17,10 @@ pub(super) fn device_trouble(system: &System, partition: &Partition) -> Option<F
         let reason = format!("disk {} of {} is read-only", partition.disk, node.display());
         return Some(Failure::new(ErrorKind::Unsafe, reason));
     }
-    // O_EXCL without O_CREAT: busy while the device is mounted or held, now rather than once the loader
-    // has forgotten the slot.
-    let opened = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_EXCL | libc::O_CLOEXEC)
-        .open(node);
-    let error = opened.err()?;
-    let (kind, what) = match error.raw_os_error() {
-        Some(libc::EBUSY) => (
+    // Busy while the device is mounted or held: now rather than once the loader has forgotten the slot.
+    let error = check_free(node).err()?;
+    let (kind, what) = match &error {
+        slotd_bootctl::Error::InUse { .. } => (
             ErrorKind::Unsafe,
             String::from("mounted or held by another program"),
         ),

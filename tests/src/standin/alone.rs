@@ -5,12 +5,14 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use slotd::agent::BootVerdict;
 use slotd::status::HistoryEntry;
+use slotd_bootctl::SlotName;
 
 use super::agent::{Launch, reboot_file};
 use super::bus::{self, Bus};
@@ -19,6 +21,9 @@ use super::health::{Health, HealthFile};
 use super::image::StandInImage;
 use super::node::STATE;
 use crate::cluster::Service;
+
+/// Between two looks at the machine.
+const TICK: Duration = Duration::from_millis(10);
 
 /// What a look at the machine shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,6 +94,11 @@ impl Alone {
         &self.log
     }
 
+    /// The address of the agent's bus.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// The agent's bus.
     pub fn bus(&self) -> Bus<'_> {
         Bus::at(&self.address)
@@ -140,6 +150,32 @@ impl Alone {
         Ok(())
     }
 
+    /// Starts one more agent beside the one that runs, and waits until it has ended; how, and what it said.
+    pub fn run_another_agent(&self) -> Result<(ExitStatus, String)> {
+        let log = self.log.with_extension("other.log");
+        let mut agent = Launch {
+            root: self.hardware.root(),
+            bus: &self.address,
+            program: None,
+            log: &log,
+            under: &[],
+        }
+        .start()?;
+        let status = agent.wait().context("waiting for an agent")?;
+        let said = fs::read_to_string(&log).context("reading a log")?;
+        Ok((status, said))
+    }
+
+    /// The lock of whoever changes slots or the loader's data.
+    pub fn change_lock(&self) -> PathBuf {
+        self.hardware.run_files().lock()
+    }
+
+    /// The device of a slot.
+    pub fn device(&self, slot: SlotName) -> &Path {
+        self.hardware.device(slot)
+    }
+
     /// One look, in which the rest of the machine does its part: its clock goes on, and a healthy boot is complete.
     pub fn look(&mut self) -> Result<Sight> {
         self.hardware.tick()?;
@@ -159,6 +195,27 @@ impl Alone {
                 .context("saying that the boot is complete")?;
         }
         Ok(Sight::Working)
+    }
+
+    /// Looks until `done` says that it is; an agent that ends meanwhile is an error.
+    pub fn wait(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        mut done: impl FnMut(&Self, Sight) -> Result<bool>,
+    ) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let sight = self.look()?;
+            if let Sight::Died(status) = sight {
+                bail!("the agent ended ({status}) before {what}");
+            }
+            if done(self, sight)? {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "waited in vain: {what}");
+            std::thread::sleep(TICK);
+        }
     }
 
     /// `kill -9`, of whatever it runs under as well.

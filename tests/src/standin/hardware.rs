@@ -111,6 +111,15 @@ impl Hardware {
         fs::write(entries.join("slotd-b.conf"), text).context("writing an entry")
     }
 
+    /// The loop device of a slot.
+    pub(super) fn device(&self, slot: SlotName) -> &Path {
+        let [a, b] = &self.slots;
+        match slot {
+            SlotName::A => a.device(),
+            SlotName::B => b.device(),
+        }
+    }
+
     /// Where everything of this machine is.
     pub(super) fn root(&self) -> &Path {
         &self.root

@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail, ensure};
 use slotd_bootctl::SlotName;
 
 use super::calls::{self, Call};
-use super::judge::Judge;
-use crate::server::Server;
-use crate::standin::{Alone, Health, Sight, StandInImage, was_killed};
+use crate::scenarios::judge::Judge;
+use crate::scenarios::lone::Images;
+use crate::standin::{Alone, Health, Sight, was_killed};
 
 /// Many times what a whole upgrade takes on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -20,32 +20,6 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// How the new version is.
 const UNWELL: &str = "required.d/50-app";
-
-/// What is made once for all courses.
-#[derive(Debug)]
-pub(super) struct Images {
-    /// What runs at first, in slot A.
-    running: StandInImage,
-    /// What slot B holds then, proven.
-    fallback: StandInImage,
-    next: StandInImage,
-    url: String,
-    _server: Server,
-}
-
-impl Images {
-    pub(super) fn make(folder: &Path) -> Result<Self> {
-        let server = Server::start()?;
-        let next = StandInImage::make(folder, "v2.0.0")?;
-        Ok(Self {
-            running: StandInImage::make(folder, "v1.0.0")?,
-            fallback: StandInImage::make(folder, "v0.9.0")?,
-            url: next.publish(&server),
-            next,
-            _server: server,
-        })
-    }
-}
 
 /// How an upgrade ends, by how healthy the new version is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,38 +117,23 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(course: &'a Course<'a>, kill: Option<Kill<'a>>) -> Result<Self> {
-        let Images {
-            running,
-            fallback,
-            next,
-            ..
-        } = course.images;
         let root = course.folder.join("node");
         if root.exists() {
             // The one before, which was only looked at.
             fs::remove_dir_all(&root).context("removing a stand-in")?;
         }
-        let node = Alone::create(&root, running)?;
-        node.put_fallback(fallback)?;
+        let (node, judge) = course.images.machine(&root)?;
         if course.end == End::RolledBack {
             let failing = Health::Failing {
                 check: UNWELL.to_owned(),
                 output: "refused".to_owned(),
             };
-            node.set_health(&next.image.version, failing)?;
+            node.set_health(&course.images.next.image.version, failing)?;
         }
         Ok(Self {
             course,
             kill,
-            judge: Judge::new(
-                &root,
-                &[
-                    // As the fixture has them.
-                    (running, "kernel of slot A"),
-                    (fallback, "kernel of slot B"),
-                    (next, &format!("the kernel of {}\n", next.image.version)),
-                ],
-            )?,
+            judge,
             node,
             processes: 0,
             asked: false,

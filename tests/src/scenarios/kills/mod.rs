@@ -5,7 +5,6 @@
 //! some call that changes something, or at the end: so the entries of these calls are all that has to be gone through.
 
 mod calls;
-mod judge;
 mod life;
 
 use std::collections::BTreeSet;
@@ -14,8 +13,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, ensure};
 
 use self::calls::{Call, spread};
-use self::judge::Judge;
-use self::life::{After, Course, End, Images};
+use self::life::{After, Course, End};
+use super::lone::Images;
 use super::{on_loop_disk, proved_on_loop_disk};
 use crate::lab::Lab;
 use crate::runner::Test;

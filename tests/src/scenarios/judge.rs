@@ -77,6 +77,29 @@ impl Judge {
         Ok(self.images.iter().find(|image| image.digest == found))
     }
 
+    /// What tells both slots and all of the loader's files from others.
+    pub(super) fn fingerprint(&self) -> Result<String> {
+        let mut all = format!("{} {}", digest(&self.slot('a')?), digest(&self.slot('b')?));
+        let mut folders = vec![self.root.join("efi")];
+        let mut files = Vec::new();
+        while let Some(folder) = folders.pop() {
+            for file in fs::read_dir(&folder).context("listing the loader's files")? {
+                let path = file.context("listing the loader's files")?.path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    files.push(path);
+                }
+            }
+        }
+        files.sort();
+        for path in files {
+            let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+            all.push_str(&format!("\n{} {}", path.display(), digest(&bytes)));
+        }
+        Ok(all)
+    }
+
     /// Looks at what a kill or a power cut left at any time: slot A is as it was, something can be started, whatever can be
     /// started is whole, and no success is kept before the loader's data say so. Returns what would be started.
     pub(super) fn sound(&self) -> Result<Entry> {
