@@ -19,12 +19,15 @@ use crate::status::{
     Condition, HistoryEntry, NodeView, STATUS_VERSION, StatusDocument, UpgradeStatus,
 };
 
-/// How long whoever asks waits for the driver's word: with [`START`] less than the 25 s that callers on the bus wait for an
+/// How long whoever asks waits for the driver's word: with [`START`] and [`LOOK`] less than the 25 s that callers on the bus wait for an
 /// answer where they set nothing else.
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// How long a request waits for an agent that has just started and has not looked at the node yet.
 const START: Duration = Duration::from_secs(10);
+
+/// How long a request waits for a look whether the record can be kept again.
+const LOOK: Duration = Duration::from_secs(4);
 
 /// The agent, for the rest of the daemon. Clones speak with the same agent.
 #[derive(Clone)]
@@ -98,7 +101,7 @@ impl AgentHandle {
             state.look_again = true;
         }
         self.shared.notify();
-        self.shared.wait(Some(START), |state| {
+        self.shared.wait(Some(LOOK), |state| {
             !state.look_again || state.ended || state.stopping
         });
     }
