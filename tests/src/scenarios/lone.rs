@@ -19,7 +19,7 @@ pub(super) struct Images {
     pub(super) next: StandInImage,
     /// Where that one is to be had.
     pub(super) url: String,
-    _server: Server,
+    pub(super) server: Server,
 }
 
 impl Images {
@@ -31,7 +31,7 @@ impl Images {
             fallback: StandInImage::make(folder, "v0.9.0")?,
             url: next.publish(&server),
             next,
-            _server: server,
+            server,
         })
     }
 

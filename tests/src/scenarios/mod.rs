@@ -12,6 +12,7 @@ mod catalogs;
 mod control_plane;
 mod controller_access;
 mod cordons;
+mod cut_downloads;
 mod cuts;
 mod deaf;
 mod discovery;
@@ -48,6 +49,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(backends::tests());
     tests.extend(writer::tests());
     tests.extend(kills::tests());
+    tests.extend(cut_downloads::tests());
     tests.extend(state_directory::tests());
     tests.extend(neighbours::tests());
     tests.extend(control_plane::tests());

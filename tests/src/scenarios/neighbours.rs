@@ -226,7 +226,7 @@ fn held_slot(lab: &Lab) -> Result<()> {
         command.args(["-o", "ro"]).arg(&device).arg(&folder)
     })?;
     let refused = rig
-        .refuses("in use")
+        .refuses("held by another program")
         .with_context(|| format!("{name} is mounted"));
     process::run("umount", |command| command.arg(&folder))?;
     refused?;
@@ -242,11 +242,10 @@ fn before_the_reboot(lab: &Lab) -> Result<()> {
         .enumerate()
     {
         let mut rig = Rig::new(lab, &images, &format!("before-the-reboot-{index}"))?;
-        // Nobody may lose the last way back.
-        let refused = rig.bootctl(&["mark-bad", "A"])?;
         rig.stage()?;
+        // Nobody may lose the last way back.
         let last = rig.bootctl(&["mark-bad", "A"])?;
-        ensure!(last.status.code() == Some(5), "{refused:?} {last:?}");
+        ensure!(last.status.code() == Some(5), "{last:?}");
         let done = rig.bootctl(command)?;
         ensure!(done.status.success(), "{done:?}");
         let next = rig.judge.sound()?;
