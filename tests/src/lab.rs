@@ -33,6 +33,8 @@ pub struct NodeOptions<'a> {
     pub disks: &'a [MoreDisk],
     /// Whether everything is recorded that is written to the disk.
     pub recorded: bool,
+    /// Bytes that the disk takes and gives in a second, where it is slower than it could be.
+    pub disk_rate: Option<u64>,
 }
 
 impl<'a> NodeOptions<'a> {
@@ -45,6 +47,7 @@ impl<'a> NodeOptions<'a> {
             loader: Loader::SystemdBoot,
             disks: &[],
             recorded: false,
+            disk_rate: None,
         }
     }
 }
@@ -255,6 +258,7 @@ impl Lab {
             disks: options.disks.to_vec(),
             loader: options.loader,
             recorded: options.recorded,
+            disk_rate: options.disk_rate,
         })
     }
 }

@@ -1,6 +1,8 @@
 //! FAT32 and FAT16 as firmware reads them (Microsoft's FAT specification of 2000, "fatgen103"): the first table, long names.
 
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -19,6 +21,13 @@ impl Bytes for super::View<'_> {
     }
 }
 
+impl Bytes for File {
+    fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        self.read_exact_at(bytes, offset)
+            .with_context(|| format!("reading {} bytes at {offset}", bytes.len()))
+    }
+}
+
 /// A file system.
 #[derive(Debug)]
 pub(crate) struct Fat<'a, B> {
@@ -29,8 +38,9 @@ pub(crate) struct Fat<'a, B> {
     data: u64,
     /// Clusters, the two included that there are not.
     count: u32,
-    /// The first table.
+    /// The first table, and where it lies.
     table: Vec<u32>,
+    table_range: Range<u64>,
     root: Folder,
 }
 
@@ -87,8 +97,9 @@ impl<'a, B: Bytes> Fat<'a, B> {
         let count = u32::try_from(clusters + 2)?;
         let wide = count - 2 >= 65525;
         ensure!(count - 2 >= 4085, "FAT12 at {offset}");
+        let table_start = offset + reserved * sector;
         let mut raw = vec![0; usize::try_from(size * sector)?];
-        disk.read(offset + reserved * sector, &mut raw)?;
+        disk.read(table_start, &mut raw)?;
         let table: Vec<u32> = if wide {
             raw.chunks_exact(4)
                 .map(|entry| word(entry, 0) & 0x0fff_ffff)
@@ -110,8 +121,14 @@ impl<'a, B: Bytes> Fat<'a, B> {
             data,
             count,
             table,
+            table_range: table_start..table_start + size * sector,
             root,
         })
+    }
+
+    /// Where the first table lies on the disk.
+    pub(crate) fn table_range(&self) -> Range<u64> {
+        self.table_range.clone()
     }
 
     /// Names in a folder of this path; none where it is not there.
@@ -119,6 +136,13 @@ impl<'a, B: Bytes> Fat<'a, B> {
     /// # Errors
     /// When a folder on the way cannot be read.
     pub(crate) fn list(&self, path: &str) -> Result<Vec<Name>> {
+        match self.folder(path)? {
+            Some(folder) => self.names(&folder).with_context(|| path.to_owned()),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn folder(&self, path: &str) -> Result<Option<Folder>> {
         let mut folder = self.root.clone();
         for part in path.split('/').filter(|part| !part.is_empty()) {
             let names = self.names(&folder)?;
@@ -127,10 +151,10 @@ impl<'a, B: Bytes> Fat<'a, B> {
                 .find(|name| name.folder && name.name.eq_ignore_ascii_case(part))
             {
                 Some(name) => folder = Folder::Chain(name.first),
-                None => return Ok(Vec::new()),
+                None => return Ok(None),
             }
         }
-        self.names(&folder).with_context(|| path.to_owned())
+        Ok(Some(folder))
     }
 
     /// A file of this path.
@@ -148,10 +172,30 @@ impl<'a, B: Bytes> Fat<'a, B> {
     /// When its chain is shorter than its size, or broken.
     pub(crate) fn extents(&self, file: &Name) -> Result<Vec<Range<u64>>> {
         let needed = file.size.div_ceil(self.cluster);
-        let mut extents: Vec<Range<u64>> = Vec::new();
         let chain = self
             .chain(file.first, Some(needed))
             .with_context(|| file.name.clone())?;
+        Ok(self.places(&chain))
+    }
+
+    /// Where a folder's names lie on the disk.
+    ///
+    /// # Errors
+    /// When it is not there, or its chain is broken.
+    pub(crate) fn folder_extents(&self, path: &str) -> Result<Vec<Range<u64>>> {
+        let folder = self.folder(path)?.with_context(|| format!("no {path}"))?;
+        self.places_of(&folder)
+    }
+
+    fn places_of(&self, folder: &Folder) -> Result<Vec<Range<u64>>> {
+        match folder {
+            Folder::Fixed(range) => Ok(vec![range.clone()]),
+            Folder::Chain(first) => Ok(self.places(&self.chain(*first, None)?)),
+        }
+    }
+
+    fn places(&self, chain: &[u32]) -> Vec<Range<u64>> {
+        let mut extents: Vec<Range<u64>> = Vec::new();
         for cluster in chain {
             let start = self.data + u64::from(cluster - 2) * self.cluster;
             match extents.last_mut() {
@@ -159,7 +203,7 @@ impl<'a, B: Bytes> Fat<'a, B> {
                 _ => extents.push(start..start + self.cluster),
             }
         }
-        Ok(extents)
+        extents
     }
 
     /// A short file's bytes.
@@ -200,19 +244,10 @@ impl<'a, B: Bytes> Fat<'a, B> {
 
     fn names(&self, folder: &Folder) -> Result<Vec<Name>> {
         let mut raw = Vec::new();
-        match folder {
-            Folder::Fixed(range) => {
-                raw.resize(usize::try_from(range.end - range.start)?, 0);
-                self.disk.read(range.start, &mut raw)?;
-            }
-            Folder::Chain(first) => {
-                for cluster in self.chain(*first, None)? {
-                    let at = raw.len();
-                    raw.resize(at + usize::try_from(self.cluster)?, 0);
-                    let offset = self.data + u64::from(cluster - 2) * self.cluster;
-                    self.disk.read(offset, &mut raw[at..])?;
-                }
-            }
+        for place in self.places_of(folder)? {
+            let at = raw.len();
+            raw.resize(at + usize::try_from(place.end - place.start)?, 0);
+            self.disk.read(place.start, &mut raw[at..])?;
         }
         Ok(names(&raw))
     }
@@ -301,20 +336,9 @@ fn long_name(long: &[&[u8]], short: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::os::unix::fs::FileExt;
     use std::process::Command;
 
-    use anyhow::Result;
-
-    use super::{Bytes, Fat};
-
-    struct Image(File);
-
-    impl Bytes for Image {
-        fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-            Ok(self.0.read_exact_at(bytes, offset)?)
-        }
-    }
+    use super::Fat;
 
     fn mtool(image: &std::path::Path, arguments: &[&str]) {
         let status = Command::new(arguments[0])
@@ -327,7 +351,7 @@ mod tests {
     }
 
     /// A file system that mtools made: in sectors, and the options of mformat.
-    fn made(sectors: u64, options: &[&str]) -> (tempfile::TempDir, Image) {
+    fn made(sectors: u64, options: &[&str]) -> (tempfile::TempDir, File) {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("image");
         let size = sectors * 512;
@@ -349,7 +373,7 @@ mod tests {
         mtool(&image, &["mdel", "::/loader/entries/slotd-b+7-1.conf"]);
         mtool(&image, &["mcopy", file.to_str().unwrap(), "::/SHORT.TXT"]);
         mtool(&image, &["mcopy", file.to_str().unwrap(), "::/linux"]);
-        let image = Image(File::open(&image).unwrap());
+        let image = File::open(&image).unwrap();
         (folder, image)
     }
 

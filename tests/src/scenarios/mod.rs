@@ -16,6 +16,7 @@ mod cut_downloads;
 mod cuts;
 mod deaf;
 mod discovery;
+mod failing_disk;
 mod health;
 mod judge;
 mod kills;
@@ -48,6 +49,7 @@ pub fn all() -> Vec<Test> {
     tests.extend(discovery::tests());
     tests.extend(backends::tests());
     tests.extend(writer::tests());
+    tests.extend(failing_disk::tests());
     tests.extend(kills::tests());
     tests.extend(cut_downloads::tests());
     tests.extend(state_directory::tests());

@@ -1,5 +1,7 @@
 //! Others on the same machine who change slots or the loader's data, or hold a slot's device: real processes on loop devices.
 
+mod edits;
+
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::{Command, Output};
@@ -35,6 +37,10 @@ pub(super) fn tests() -> Vec<Test> {
         on_loop_disk(
             "loop/what-the-slot-tool-says-before-the-reboot-counts",
             before_the_reboot,
+        ),
+        on_loop_disk(
+            "loop/what-others-change-while-an-image-is-written-ends-it",
+            edits::edited,
         ),
     ]
 }

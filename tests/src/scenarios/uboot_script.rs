@@ -44,6 +44,7 @@ fn counts(lab: &Lab, loader: Loader) -> Result<()> {
         disks: Vec::new(),
         loader,
         recorded: false,
+        disk_rate: None,
     })?;
     let path = machine.disk().path().to_owned();
 

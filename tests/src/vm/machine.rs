@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::faults::{DiskFault, Monitor};
 use super::qemu::{Hardware, MoreDisk, Qemu};
 use super::shell::{End, Output, Shell};
 use super::socket;
@@ -36,6 +37,8 @@ pub struct Setup {
     pub loader: Loader,
     /// Whether everything is recorded that is written to the disk; such a machine is switched on once.
     pub recorded: bool,
+    /// Bytes that the disk takes and gives in a second, where it is slower than it could be.
+    pub disk_rate: Option<u64>,
 }
 
 /// Name of the record of what a machine wrote.
@@ -138,10 +141,13 @@ impl Machine {
     /// Switches the machine on.
     pub fn power_on(&mut self) -> Result<()> {
         ensure!(self.qemu.is_none(), "the machine is on already");
-        let socket = self.setup.folder.join(socket::SHELL);
         // Left behind by a QEMU that was killed.
-        if socket.exists() {
-            fs::remove_file(&socket).with_context(|| format!("removing {}", socket.display()))?;
+        for name in [socket::SHELL, socket::MONITOR] {
+            let socket = self.setup.folder.join(name);
+            if socket.exists() {
+                fs::remove_file(&socket)
+                    .with_context(|| format!("removing {}", socket.display()))?;
+            }
         }
         if self.setup.recorded {
             // Another run would write over it.
@@ -173,6 +179,7 @@ impl Machine {
             disks: &self.setup.disks,
             firmware: self.setup.loader.firmware(),
             record: self.setup.recorded.then_some(RECORD),
+            disk_rate: self.setup.disk_rate,
         }
     }
 
@@ -186,6 +193,21 @@ impl Machine {
         let file = self.setup.folder.join("device-tree.dtb");
         Qemu::device_tree(&self.hardware(), &file)?;
         Ok(file)
+    }
+
+    /// Lets requests to the disk fail from now on, until it is mended or the machine is switched off.
+    pub fn fail_disk(&mut self, fault: &DiskFault) -> Result<()> {
+        self.monitor()?.fail(fault)
+    }
+
+    /// Lets no request fail any more.
+    pub fn mend_disk(&mut self) -> Result<()> {
+        self.monitor()?.mend()
+    }
+
+    fn monitor(&self) -> Result<Monitor> {
+        ensure!(self.qemu.is_some(), "the machine is off");
+        Monitor::connect(&self.setup.folder)
     }
 
     /// Pulls the plug.

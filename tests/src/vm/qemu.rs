@@ -70,7 +70,14 @@ pub(crate) struct Hardware<'a> {
     pub(crate) firmware: Firmware,
     /// Name of a file in the folder that all writes to the disk are recorded in.
     pub(crate) record: Option<&'static str>,
+    /// Bytes that the disk takes and gives in a second, where it is slower than it could be.
+    pub(crate) disk_rate: Option<u64>,
 }
+
+/// The node of QEMU's block graph that is the machine's disk. What is below it can be put in between while the machine runs.
+pub(super) const DISK: &str = "disk";
+/// The node that the disk is on where nothing is in between.
+pub(super) const BELOW_DISK: &str = "below-disk";
 
 impl Qemu {
     /// Switches a machine on. Its firmware variables are kept in its folder.
@@ -168,24 +175,48 @@ impl Qemu {
                     .arg(format!("if=pflash,format=raw,file={VARIABLE_STORE}"));
             }
         }
-        match hardware.record {
-            None => command.arg("-drive").arg(option(
-                "format=raw,if=none,id=disk,discard=unmap,file=",
-                &disk,
-            )),
-            Some(record) => command
+        // From the file up, the last one is the disk.
+        let recorded = hardware.record.is_some();
+        let [file, slow] = match (hardware.disk_rate, recorded) {
+            (None, false) => [BELOW_DISK, ""],
+            (None, true) => ["file", ""],
+            (Some(_), false) => ["file", BELOW_DISK],
+            (Some(_), true) => ["file", "slow"],
+        };
+        command.arg("-blockdev").arg(option(
+            &format!("driver=file,node-name={file},discard=unmap,filename="),
+            &disk,
+        ));
+        if let Some(rate) = hardware.disk_rate {
+            command
+                .arg("-object")
+                .arg(format!("throttle-group,id=rate,x-bps-total={rate}"))
                 .arg("-blockdev")
-                .arg(option(
-                    "driver=file,node-name=file,discard=unmap,filename=",
-                    &disk,
-                ))
+                .arg(format!(
+                    "driver=throttle,node-name={slow},throttle-group=rate,file={file},discard=unmap"
+                ));
+        }
+        if let Some(record) = hardware.record {
+            let below = if slow.is_empty() { file } else { slow };
+            command
                 .arg("-blockdev")
                 .arg(format!("driver=file,node-name=record,filename={record}"))
                 .arg("-blockdev")
-                .arg(
-                    "driver=blklogwrites,node-name=disk,file=file,log=record,log-sector-size=512,discard=unmap",
-                ),
-        };
+                .arg(format!(
+                    "driver=blklogwrites,node-name={BELOW_DISK},file={below},log=record,log-sector-size=512,discard=unmap"
+                ));
+        }
+        command
+            .arg("-blockdev")
+            .arg(format!(
+                "driver=raw,node-name={DISK},file={BELOW_DISK},discard=unmap"
+            ))
+            .args(["-chardev"])
+            .arg(format!(
+                "socket,id=monitor,server=on,wait=off,path={}",
+                socket::MONITOR
+            ))
+            .args(["-mon", "chardev=monitor,mode=control"]);
         command.args(["-device", "nvme,drive=disk,serial=slotd,bootindex=1"]);
         for (index, more) in hardware.disks.iter().enumerate() {
             let file = std::path::absolute(&more.file)
@@ -273,6 +304,7 @@ mod tests {
             disks: &[],
             firmware: Firmware::Uefi,
             record: None,
+            disk_rate: None,
         })
         .unwrap();
         assert_eq!(command.get_current_dir(), Some(Path::new(&folder)));
@@ -282,7 +314,12 @@ mod tests {
             .collect();
         assert_eq!(
             long,
-            [format!("format=raw,if=none,id=disk,discard=unmap,file={folder}/disk.img").as_str()]
+            [
+                format!(
+                    "driver=file,node-name=below-disk,discard=unmap,filename={folder}/disk.img"
+                )
+                .as_str()
+            ]
         );
     }
 }

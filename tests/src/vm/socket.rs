@@ -12,6 +12,8 @@ use anyhow::{Context, Result};
 
 /// The guest's shell that commands go through.
 pub(crate) const SHELL: &str = "shell.socket";
+/// QEMU's monitor.
+pub(crate) const MONITOR: &str = "monitor.socket";
 /// The console that a person logs in to.
 pub const LOGIN: &str = "login.socket";
 

@@ -9,6 +9,7 @@ use std::ops::Range;
 use anyhow::{Context, Result, bail};
 
 use self::environment::of_pair;
+use super::SECTOR;
 use super::fat::Fat;
 use super::judge::{Digests, LoaderRules, Slots, Startable, order_of};
 use super::view::View;
@@ -76,26 +77,48 @@ impl Reference {
         Ok(names)
     }
 
+    /// Files of the boot partition that the loader has variables in.
+    fn variables(&self) -> &'static [&'static str] {
+        match self.loader {
+            Loader::Grub | Loader::GrubBios => &["/grub/grubenv"],
+            Loader::Uboot => &["/uboot.env", "/uboot-redund.env"],
+            Loader::UbootFile => &["/uboot.env"],
+            Loader::UbootRaw | Loader::SystemdBoot | Loader::Efi => &[],
+        }
+    }
+
+    /// Sectors of the boot partition one of which is written whenever a file grows there, or what the loader holds of a slot
+    /// changes: the table of its files, and the entries' names or the variables.
+    pub(crate) fn written_with_the_slots(&self, disk: &File) -> Result<Vec<u64>> {
+        let fat = Fat::open(disk, self.boot().start)?;
+        let mut ranges = vec![fat.table_range()];
+        if self.loader == Loader::SystemdBoot {
+            ranges.extend(fat.folder_extents("/loader/entries")?);
+        }
+        for path in self.variables() {
+            let file = fat.find(path)?.with_context(|| format!("no {path}"))?;
+            ranges.extend(fat.extents(&file)?);
+        }
+        Ok(ranges
+            .into_iter()
+            .flat_map(|range| range.start / SECTOR..range.end.div_ceil(SECTOR))
+            .collect())
+    }
+
     /// What the loader's variables say.
     pub(crate) fn held(&self, view: &View<'_>) -> Result<Held> {
         let boot = self.boot().start;
-        match self.loader {
-            Loader::Grub | Loader::GrubBios => {
-                let block = read(view, boot, "/grub/grubenv")?;
-                held_by_grub(&environment::of_grub(&block)?)
+        match (self.loader, self.variables()) {
+            (Loader::Grub | Loader::GrubBios, [block]) => {
+                held_by_grub(&environment::of_grub(&read(view, boot, block)?)?)
             }
-            Loader::Uboot => {
-                let copies = ["/uboot.env", "/uboot-redund.env"].map(|path| read(view, boot, path));
+            (_, [first, second]) => {
+                let copies = [first, second].map(|path| read(view, boot, path));
                 held_by_uboot(&of_pair(&copies)?)
             }
-            Loader::UbootFile => {
-                let copy = read(view, boot, "/uboot.env")?;
-                held_by_uboot(&environment::of_one(&copy)?)
-            }
-            Loader::UbootRaw => held_by_raw_pair(view, self.parts[ENVIRONMENT].start),
-            Loader::SystemdBoot | Loader::Efi => {
-                bail!("{} has no variables on its disk", self.loader.name())
-            }
+            (_, [copy]) => held_by_uboot(&environment::of_one(&read(view, boot, copy)?)?),
+            (Loader::UbootRaw, _) => held_by_raw_pair(view, self.parts[ENVIRONMENT].start),
+            _ => bail!("{} has no variables on its disk", self.loader.name()),
         }
     }
 

@@ -29,6 +29,9 @@ const BUDGET: Budget = Budget {
     subsets: 6,
 };
 
+/// Bytes that a slow disk takes and gives in a second: those of an old memory card.
+const SLOW: u64 = 8 << 20;
+
 /// The boots that a trial is given by the lab's configuration.
 const TRIES: u32 = 2;
 
@@ -36,15 +39,19 @@ pub(super) fn tests() -> Vec<Test> {
     vec![
         in_machine(
             "vm/any-power-cut-of-an-upgrade-leaves-systemd-boot-a-whole-slot",
-            |lab| cut_off(lab, Loader::SystemdBoot),
+            |lab| cut_off(lab, Loader::SystemdBoot, None),
+        ),
+        proved_in_machine(
+            "vm/any-power-cut-of-an-upgrade-on-a-slow-disk-leaves-a-whole-slot",
+            |lab| cut_off(lab, Loader::SystemdBoot, Some(SLOW)),
         ),
         proved_in_machine(
             "vm/any-power-cut-of-an-upgrade-leaves-grub-a-whole-slot",
-            |lab| cut_off(lab, Loader::Grub),
+            |lab| cut_off(lab, Loader::Grub, None),
         ),
         proved_in_machine(
             "vm/any-power-cut-of-an-upgrade-leaves-uboot-a-whole-slot",
-            |lab| cut_off(lab, Loader::Uboot),
+            |lab| cut_off(lab, Loader::Uboot, None),
         ),
     ]
 }
@@ -77,8 +84,9 @@ impl Recorded {
     }
 }
 
-fn cut_off(lab: &Lab, loader: Loader) -> Result<()> {
-    let (node, recorded) = record(lab, loader)?;
+/// Records an upgrade, on a disk that is not slow or is so slow, and judges what a cut of it leaves.
+fn cut_off(lab: &Lab, loader: Loader, disk_rate: Option<u64>) -> Result<()> {
+    let (node, recorded) = record(lab, loader, disk_rate)?;
     let rules = Reference::new(loader, &recorded.base)?;
     let slots = rules.slots();
     let mut judge = Judge::new(rules, slots, TRIES);
@@ -96,7 +104,10 @@ fn cut_off(lab: &Lab, loader: Loader) -> Result<()> {
     judge.trust(&recorded.at(&judge, &last)?, &images)?;
 
     let turns = every_cut(lab, &recorded, &mut judge)?;
-    let (looked_at, booted) = if lab.proves() { (100, 12) } else { (20, 0) };
+    let (looked_at, booted) = match disk_rate {
+        None if lab.proves() => (100, 12),
+        _ => (20, 0),
+    };
     let states = chosen(&turns, last.at, looked_at);
     looked_at::look(lab, &recorded, &mut judge, &states)?;
     if booted > 0 {
@@ -107,15 +118,16 @@ fn cut_off(lab: &Lab, loader: Loader) -> Result<()> {
 }
 
 /// Upgrades a machine to slot B and, where all is proven, back to slot A, over an old good slot.
-fn record(lab: &Lab, loader: Loader) -> Result<(Node, Recorded)> {
+fn record(lab: &Lab, loader: Loader, disk_rate: Option<u64>) -> Result<(Node, Recorded)> {
     let options = NodeOptions {
         loader,
         recorded: true,
+        disk_rate,
         ..NodeOptions::new(&V1)
     };
     let artifacts = lab.artifacts_of(loader.architecture())?;
     let mut images = vec![artifacts.image(&V2)?];
-    if lab.proves() {
+    if lab.proves() && disk_rate.is_none() {
         images.push(artifacts.image(&V3)?);
     }
     let mut node = Node::start_with(lab, &options)?;
