@@ -10,6 +10,7 @@ pub mod cross;
 mod cuts;
 pub mod demo;
 pub mod disk;
+pub mod earlier;
 pub mod esp;
 pub mod images;
 pub mod lab;

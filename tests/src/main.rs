@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 use slotd_tests::bench::Part;
 use slotd_tests::build::{Profile, target_folder};
 use slotd_tests::cross;
+use slotd_tests::earlier::Earlier;
 use slotd_tests::lab::Lab;
 use slotd_tests::loader::{Architecture, Loader};
 use slotd_tests::runner::{self, Outcome, Set, Test, Tier};
@@ -45,7 +46,13 @@ enum Command {
     /// Run the workspace's tests and the scenarios, fast ones first
     Test(TestArguments),
     /// Run everything, also what takes too long for each change
-    Prove(TestArguments),
+    Prove {
+        #[command(flatten)]
+        tests: TestArguments,
+        /// Go on with a run that was interrupted: what passed with the very same commit is not run again
+        #[arg(long)]
+        go_on: bool,
+    },
     /// Break a copy of slotd in small ways, one after the other, and see which test notices each
     Mutants {
         /// Only faults whose name, as `--list` prints it, contains this; may be given several times
@@ -54,6 +61,9 @@ enum Command {
         /// Print the faults instead of trying them
         #[arg(long)]
         list: bool,
+        /// Go on with a run that was interrupted: what was caught with the very same commit is not tried again
+        #[arg(long)]
+        go_on: bool,
     },
     /// Compare slotd's verified write with curl | zstd | dd, watch the idle agent, and measure a fleet at a Kubernetes API server
     Bench {
@@ -159,13 +169,23 @@ fn run(cli: Cli) -> Result<bool> {
             }
             Ok(true)
         }
-        Command::Test(arguments) => test(&arguments, Set::Test),
-        Command::Prove(arguments) => test(&arguments, Set::Prove),
-        Command::Mutants { only, list } => {
-            if !list {
-                setup::ensure_packages()?;
+        Command::Test(arguments) => test(&arguments, Set::Test, None),
+        Command::Prove { tests, go_on } => {
+            let earlier = if tests.list {
+                None
+            } else {
+                earlier("prove", &tests.only, go_on)?
+            };
+            test(&tests, Set::Prove, earlier.as_ref())
+        }
+        Command::Mutants { only, list, go_on } => {
+            let selection = Selection::new(&only);
+            if list {
+                return mutants::list(&selection).map(|()| true);
             }
-            mutants::run(&Selection::new(&only), list)
+            setup::ensure_packages()?;
+            let earlier = earlier("mutants", &only, go_on)?;
+            mutants::run(&selection, earlier.as_ref())
         }
         Command::Bench { only, output } => bench(&only, output),
         Command::Up { nodes } => {
@@ -196,7 +216,16 @@ fn lab_folder() -> Result<PathBuf> {
     Ok(target_folder()?.join("lab/runs"))
 }
 
-fn test(arguments: &TestArguments, set: Set) -> Result<bool> {
+/// Results to go on with, or to be gone on with later; a part that is run by itself begins none anew.
+fn earlier(command: &str, only: &[String], go_on: bool) -> Result<Option<Earlier>> {
+    if go_on || only.is_empty() {
+        Earlier::open(&target_folder()?, command, go_on)
+    } else {
+        Ok(None)
+    }
+}
+
+fn test(arguments: &TestArguments, set: Set, earlier: Option<&Earlier>) -> Result<bool> {
     let selection = Selection::new(&arguments.only);
     let mut own = Vec::new();
     if selection.may_take_workspace() {
@@ -222,9 +251,24 @@ fn test(arguments: &TestArguments, set: Set) -> Result<bool> {
     }
     selection.check(&taken, &left_out)?;
     setup::ensure_packages()?;
-    let mut outcomes: Vec<Outcome> = Vec::new();
+    let known = |name: &str| earlier.and_then(|earlier| earlier.of(name));
+    let names = own.iter().map(|test| test.name.as_str());
+    let names = names.chain(tests.iter().map(|test| test.name));
+    let mut outcomes: Vec<Outcome> = names.filter_map(known).cloned().collect();
+    own.retain(|test| known(&test.name).is_none());
+    let tests: Vec<Test> = tests
+        .into_iter()
+        .filter(|test| known(test.name).is_none())
+        .collect();
+    if !outcomes.is_empty() {
+        println!("{} passed earlier with this commit", outcomes.len());
+    }
     if !own.is_empty() {
-        outcomes.extend(workspace::run(&own));
+        let ran = workspace::run(&own);
+        if let Some(earlier) = earlier {
+            ran.iter().for_each(|outcome| earlier.keep(outcome));
+        }
+        outcomes.extend(ran);
     }
     // Two machines of one processor do more in the same time than one of two; a single one is faster with both.
     let machines = tests
@@ -239,7 +283,7 @@ fn test(arguments: &TestArguments, set: Set) -> Result<bool> {
         Set::Prove => Profile::Release,
     };
     let lab = Lab::new(&lab_folder()?, processors, profile)?;
-    outcomes.extend(runner::run(&lab, &tests, parallel));
+    outcomes.extend(runner::run(&lab, &tests, parallel, earlier));
     if let Some(path) = &arguments.report {
         runner::write_report(&outcomes, path)?;
     }

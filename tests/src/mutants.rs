@@ -21,7 +21,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::artifacts::repository;
 use crate::build::{cargo, target_folder};
+use crate::earlier::Earlier;
 use crate::process;
+use crate::runner::{Outcome, Verdict};
 use crate::selection::Selection;
 
 /// Seconds after which tests that do not end have noticed the fault.
@@ -114,24 +116,41 @@ impl Mutant {
     }
 }
 
-/// Puts each fault that is taken into a copy of the sources and runs its tests; whether all were caught. Prints what it does.
-///
-/// # Errors
-/// When the copy cannot be made, a fault does not fit the sources, or the tests fail without any.
-pub fn run(selection: &Selection, list: bool) -> Result<bool> {
+/// The faults that are taken.
+fn taken(selection: &Selection<'_>) -> Result<Vec<&'static Mutant>> {
     let taken: Vec<&Mutant> = all()
         .filter(|mutant| selection.takes(mutant.name))
         .collect();
     let names: Vec<&str> = taken.iter().map(|mutant| mutant.name).collect();
     selection.check(&names, &[])?;
-    if list {
-        for name in names {
-            println!("{name}");
-        }
-        return Ok(true);
+    Ok(taken)
+}
+
+/// Prints the names of the faults that are taken.
+///
+/// # Errors
+/// When a pattern takes none.
+pub fn list(selection: &Selection<'_>) -> Result<()> {
+    for mutant in taken(selection)? {
+        println!("{}", mutant.name);
     }
+    Ok(())
+}
+
+/// Puts each fault that is taken into a copy of the sources and runs its tests; whether all were caught. Prints what it does.
+/// What was caught earlier with the same sources is not tried again, where that was kept.
+///
+/// # Errors
+/// When the copy cannot be made, a fault does not fit the sources, or the tests fail without any.
+pub fn run(selection: &Selection<'_>, earlier: Option<&Earlier>) -> Result<bool> {
+    let taken = taken(selection)?;
+    let known = |mutant: &Mutant| earlier.and_then(|earlier| earlier.of(mutant.name));
     let copy = Copy::make()?;
-    let without: BTreeSet<Tests> = taken.iter().map(|mutant| mutant.tests).collect();
+    let without: BTreeSet<Tests> = taken
+        .iter()
+        .filter(|mutant| known(mutant).is_none())
+        .map(|mutant| mutant.tests)
+        .collect();
     for tests in without {
         let began = Instant::now();
         match copy.test(tests)? {
@@ -149,44 +168,67 @@ pub fn run(selection: &Selection, list: bool) -> Result<bool> {
     }
     let mut fates = Vec::new();
     for mutant in taken {
+        if let Some(outcome) = known(mutant) {
+            fates.push((mutant, outcome.clone()));
+            continue;
+        }
         let began = Instant::now();
         let fate = copy.with(mutant)?;
         let seconds = began.elapsed().as_secs_f64();
-        println!("{} ... {} ({seconds:.0} s)", mutant.name, told(&fate));
-        fates.push((mutant, fate));
+        let outcome = outcome(mutant, &fate, seconds);
+        println!("{} ... {} ({seconds:.0} s)", mutant.name, told(&outcome));
+        if let Some(earlier) = earlier {
+            earlier.keep(&outcome);
+        }
+        fates.push((mutant, outcome));
     }
     Ok(summarise(&fates))
 }
 
-fn told(fate: &Fate) -> String {
-    match fate {
-        Fate::Caught { first, failed: 1 } => format!("caught by {first}"),
+/// What became of a fault, which is well where it was caught.
+fn outcome(mutant: &Mutant, fate: &Fate, seconds: f64) -> Outcome {
+    let (verdict, told) = match fate {
+        Fate::Caught { first, failed: 1 } => (Verdict::Passed, format!("caught by {first}")),
         Fate::Caught { first, failed } => {
-            format!("caught by {first} and {} more", failed.saturating_sub(1))
+            let more = failed.saturating_sub(1);
+            (
+                Verdict::Passed,
+                format!("caught by {first} and {more} more"),
+            )
         }
-        Fate::Hung => format!("caught: its tests did not end within {LONGEST} s"),
-        Fate::Survived => "NOT CAUGHT".to_owned(),
-        Fate::Broken(reason) => format!("BROKEN: {reason}"),
-    }
+        Fate::Hung => (
+            Verdict::Passed,
+            format!("caught: its tests did not end within {LONGEST} s"),
+        ),
+        Fate::Survived => (Verdict::Failed, "NOT CAUGHT".to_owned()),
+        Fate::Broken(reason) => (Verdict::Failed, format!("BROKEN: {reason}")),
+    };
+    Outcome::new(mutant.name, verdict, seconds, Some(told))
 }
 
-fn summarise(fates: &[(&Mutant, Fate)]) -> bool {
+fn told(outcome: &Outcome) -> &str {
+    outcome.reason.as_deref().unwrap_or_default()
+}
+
+fn summarise(fates: &[(&Mutant, Outcome)]) -> bool {
     let width = fates
         .iter()
         .map(|(mutant, _)| mutant.name.chars().count())
         .max();
     let width = width.unwrap_or(0).max("SEEDED FAULT".len());
     println!("\n{:width$}  {:8}  CAUGHT BY", "SEEDED FAULT", "PROMISE");
-    for (mutant, fate) in fates {
+    for (mutant, outcome) in fates {
         println!(
             "{:width$}  {:8}  {}",
             mutant.name,
             mutant.promised(),
-            told(fate)
+            told(outcome)
         );
     }
-    let caught = |fate: &Fate| matches!(fate, Fate::Caught { .. } | Fate::Hung);
-    let count = fates.iter().filter(|(_, fate)| caught(fate)).count();
+    let count = fates
+        .iter()
+        .filter(|(_, outcome)| outcome.result == Verdict::Passed)
+        .count();
     println!("\n{count} of {} seeded faults caught", fates.len());
     count == fates.len()
 }

@@ -7,8 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::earlier::Earlier;
 use crate::images::{NODE_NEW, NODE_OLD, NODE_WITHOUT_KUBELET};
 use crate::lab::Lab;
 
@@ -52,7 +53,7 @@ pub struct Test {
 }
 
 /// How a test ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// As it should.
@@ -64,7 +65,7 @@ pub enum Verdict {
 }
 
 /// One line of the report.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The test's name.
     pub name: String,
@@ -76,7 +77,7 @@ pub struct Outcome {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Figures and facts that the test kept.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
@@ -117,37 +118,53 @@ impl Outcome {
 
 /// Runs tests one after the other, those with machines `parallel` at a time and those with a cluster beside them, and prints
 /// each result as it comes. A cluster's tests wait for most of their time, and what they need is built in what machines
-/// leave of the processors. So are the images of nodes, whose tests come last and have the machine to themselves.
-pub fn run(lab: &Lab, tests: &[Test], parallel: usize) -> Vec<Outcome> {
-    let outcomes = Mutex::new(Vec::new());
+/// leave of the processors. So are the images of nodes, whose tests come last and have the machine to themselves. What passes is
+/// kept for a later run, where it is given a place.
+pub fn run(lab: &Lab, tests: &[Test], parallel: usize, earlier: Option<&Earlier>) -> Vec<Outcome> {
+    let results = Results {
+        outcomes: Mutex::default(),
+        earlier,
+    };
     for tier in [Tier::Process, Tier::Loop] {
-        run_tier(lab, tier, tests, 1, &outcomes);
+        run_tier(lab, tier, tests, 1, &results);
     }
     std::thread::scope(|scope| {
         // The control plane lives as long as the thread that starts it.
         scope.spawn(|| {
-            run_tier(lab, Tier::Cluster, tests, 1, &outcomes);
+            run_tier(lab, Tier::Cluster, tests, 1, &results);
             // What this cannot make is the failure of the tests that need it.
             if tests.iter().any(|test| test.tier == Tier::Node) {
                 let _ = prepare_nodes(lab);
             }
         });
-        run_tier(lab, Tier::Machine, tests, parallel, &outcomes);
+        run_tier(lab, Tier::Machine, tests, parallel, &results);
     });
-    run_tier(lab, Tier::Node, tests, 1, &outcomes);
-    outcomes
+    run_tier(lab, Tier::Node, tests, 1, &results);
+    results
+        .outcomes
         .into_inner()
         .unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What came of the tests so far.
+struct Results<'a> {
+    outcomes: Mutex<Vec<Outcome>>,
+    earlier: Option<&'a Earlier>,
+}
+
+impl Results<'_> {
+    fn record(&self, outcome: Outcome) {
+        let mut outcomes = lock(&self.outcomes);
+        outcome.print();
+        if let Some(earlier) = self.earlier {
+            earlier.keep(&outcome);
+        }
+        outcomes.push(outcome);
+    }
+}
+
 /// Runs the tests of one tier.
-fn run_tier(
-    lab: &Lab,
-    tier: Tier,
-    tests: &[Test],
-    parallel: usize,
-    outcomes: &Mutex<Vec<Outcome>>,
-) {
+fn run_tier(lab: &Lab, tier: Tier, tests: &[Test], parallel: usize, results: &Results<'_>) {
     let tests: Vec<Test> = tests
         .iter()
         .copied()
@@ -157,13 +174,13 @@ fn run_tier(
         for test in &tests {
             let reason = Some(format!("{error:#}"));
             let outcome = Outcome::new(test.name, Verdict::Failed, 0.0, reason);
-            record(outcomes, outcome);
+            results.record(outcome);
         }
     } else if parallel > 1 {
-        run_at_once(lab, &tests, parallel, outcomes);
+        run_at_once(lab, &tests, parallel, results);
     } else {
         for test in &tests {
-            record(outcomes, run_one(lab, test));
+            results.record(run_one(lab, test));
         }
     }
 }
@@ -192,7 +209,7 @@ fn prepare_nodes(lab: &Lab) -> Result<()> {
 }
 
 /// Runs tests so many at a time.
-fn run_at_once(lab: &Lab, tests: &[Test], parallel: usize, outcomes: &Mutex<Vec<Outcome>>) {
+fn run_at_once(lab: &Lab, tests: &[Test], parallel: usize, results: &Results<'_>) {
     let queue: Mutex<VecDeque<Test>> = Mutex::new(tests.iter().copied().collect());
     std::thread::scope(|scope| {
         for _ in 0..parallel.max(1) {
@@ -201,7 +218,7 @@ fn run_at_once(lab: &Lab, tests: &[Test], parallel: usize, outcomes: &Mutex<Vec<
                     // A lock in a `while let` would be held for the whole turn.
                     let next = lock(&queue).pop_front();
                     let Some(test) = next else { break };
-                    record(outcomes, run_one(lab, &test));
+                    results.record(run_one(lab, &test));
                 }
             });
         }
@@ -210,12 +227,6 @@ fn run_at_once(lab: &Lab, tests: &[Test], parallel: usize, outcomes: &Mutex<Vec<
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn record(outcomes: &Mutex<Vec<Outcome>>, outcome: Outcome) {
-    let mut outcomes = lock(outcomes);
-    outcome.print();
-    outcomes.push(outcome);
 }
 
 fn run_one(lab: &Lab, test: &Test) -> Outcome {
@@ -323,8 +334,6 @@ pub fn write_report(outcomes: &[Outcome], path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::{Outcome, Set, Test, Tier, Verdict, run, skips_fail, summarise};
     use crate::build::Profile;
     use crate::lab::Lab;
@@ -355,9 +364,12 @@ mod tests {
                 tier: Tier::Machine,
                 ..test
             });
-            let outcomes = Mutex::default();
-            super::run_at_once(&lab, &tests, 2, &outcomes);
-            let _ = ended.send(super::lock(&outcomes).len());
+            let results = super::Results {
+                outcomes: std::sync::Mutex::default(),
+                earlier: None,
+            };
+            super::run_at_once(&lab, &tests, 2, &results);
+            let _ = ended.send(super::lock(&results.outcomes).len());
         });
         let count = end.recv_timeout(std::time::Duration::from_secs(20));
         assert_eq!(count, Ok(2), "one waited for the other in vain");
@@ -383,7 +395,7 @@ mod tests {
                 ..test("x/skipped", |_| Ok(()))
             },
         ];
-        let outcomes = run(&lab, &tests, 1);
+        let outcomes = run(&lab, &tests, 1, None);
         let verdicts: Vec<Verdict> = outcomes.iter().map(|outcome| outcome.result).collect();
         assert_eq!(
             verdicts,

@@ -84,14 +84,11 @@ pub(super) fn edited(lab: &Lab) -> Result<()> {
 /// The upgrade ends for what was done, before its slot can be started, and touches nothing of it; undone, the next one goes through.
 fn ends(rig: &mut Rig<'_>, edit: Edit) -> Result<()> {
     let Images { next, server, .. } = rig.images;
-    let length = fs::metadata(&next.image.path)
-        .context("an image's size")?
-        .len();
-    // Some seconds for all of it.
-    let slow = Fault::Slow(length / 8 + 1);
-    server.serve("/slow", Body::File(next.image.path.clone()), slow);
+    // Not compressed, so that it reaches the slot as it comes, and with some seconds for all of it.
+    let slow = Fault::Slow(next.image.size / 8);
+    server.serve("/slow", Body::File(next.expanded.clone()), slow);
     let bus = rig.node.bus();
-    bus.install(&server.url("/slow"), &next.image.checksum)?;
+    bus.install(&server.url("/slow"), &next.image.expanded_checksum)?;
     rig.node.wait("bytes in the slot", PATIENCE, |node, _| {
         let written = node.bus().status()?["upgrade"]["progress"]["bytesWritten"].as_u64();
         Ok(written.is_some_and(|written| written > 1 << 20))

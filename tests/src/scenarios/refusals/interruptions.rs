@@ -9,6 +9,7 @@ use crate::server::Fault;
 
 pub(super) fn check(group: &mut Group, small: &Small) -> Result<()> {
     while_one_runs(group, small)?;
+    table_changed(group, small)?;
     terminated(group, small)
 }
 
@@ -89,6 +90,38 @@ fn while_one_runs(group: &mut Group, small: &Small) -> Result<()> {
                 code == "4" && text.contains("cancelled"),
                 "the cancelled installation ended with {code}:\n{text}"
             );
+            Ok(())
+        },
+    )
+}
+
+/// Somebody gives the staged slot's partition another name: the next boot stays as it is, and what is wrong with the table is said.
+fn table_changed(group: &mut Group, small: &Small) -> Result<()> {
+    group.check(
+        "the partition table changes between staging and activation",
+        Leaves::Forgotten,
+        |node| {
+            let url = serve(node, &small.zstd, Fault::None);
+            node.machine.run(&format!(
+                "slotd install {url} --checksum {} {STAGE}",
+                small.zstd.checksum
+            ))?;
+            let named = |name: &str| {
+                format!(
+                    "sfdisk --quiet --no-reread --no-tell-kernel --force --part-label /dev/nvme0n1 3 {name}"
+                )
+            };
+            node.machine.run(&named("spare"))?;
+            let refused = node.refused("slotd activate", 3, &["nvme0n1p3", "spare", "root-a/root-b"]);
+            node.machine.run(&named("root-b"))?;
+            refused?;
+            wait_for(node, "it is at rest, or waits for another request", |node| {
+                let phase = node.status()?["upgrade"]["phase"].take();
+                Ok(phase == "Failed" || phase == "Staged")
+            })?;
+            if node.status()?["upgrade"]["phase"] == "Staged" {
+                node.machine.run("slotd cancel")?;
+            }
             Ok(())
         },
     )
