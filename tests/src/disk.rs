@@ -55,39 +55,6 @@ impl Disk {
         Ok(names)
     }
 
-    /// Has fsck.fat repair the boot partition of a machine that is off; whether there was anything to repair.
-    pub fn repair_boot_partition(&self) -> Result<bool> {
-        let disk = File::options()
-            .read(true)
-            .write(true)
-            .open(&self.path)
-            .with_context(|| format!("opening {}", self.path.display()))?;
-        let (start, size) = partition_range(&disk, 1)?;
-        let mut bytes = vec![0; usize::try_from(size)?];
-        disk.read_exact_at(&mut bytes, start)
-            .context("reading the boot partition")?;
-        let copy = self.path.with_extension("boot");
-        std::fs::write(&copy, &bytes).with_context(|| format!("writing {}", copy.display()))?;
-        let output = std::process::Command::new("fsck.fat")
-            .env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin")
-            .arg("-a")
-            .arg(&copy)
-            .output()
-            .context("starting fsck.fat")?;
-        // Its manual: 1 where errors were found that can be repaired.
-        ensure!(
-            matches!(output.status.code(), Some(0 | 1)),
-            "fsck.fat ended with {}: {}",
-            output.status,
-            String::from_utf8_lossy(&output.stdout)
-        );
-        let repaired =
-            std::fs::read(&copy).with_context(|| format!("reading {}", copy.display()))?;
-        disk.write_all_at(&repaired, start)
-            .context("writing the boot partition")?;
-        Ok(repaired != bytes)
-    }
-
     /// Puts files into the data partition of a machine that is off, root's alone each: path there, without a leading slash and in
     /// folders that may be missing, and text.
     pub fn add_to_data(&self, files: &[(&str, &str)]) -> Result<()> {

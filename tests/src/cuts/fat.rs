@@ -38,9 +38,10 @@ pub(crate) struct Fat<'a, B> {
     data: u64,
     /// Clusters, the two included that there are not.
     count: u32,
-    /// The first table, and where it lies.
+    /// The first table.
     table: Vec<u32>,
-    table_range: Range<u64>,
+    /// Where all tables lie.
+    tables: Range<u64>,
     root: Folder,
 }
 
@@ -121,14 +122,14 @@ impl<'a, B: Bytes> Fat<'a, B> {
             data,
             count,
             table,
-            table_range: table_start..table_start + size * sector,
+            tables: table_start..root_start,
             root,
         })
     }
 
-    /// Where the first table lies on the disk.
-    pub(crate) fn table_range(&self) -> Range<u64> {
-        self.table_range.clone()
+    /// Where all tables lie on the disk.
+    pub(crate) fn tables(&self) -> Range<u64> {
+        self.tables.clone()
     }
 
     /// Names in a folder of this path; none where it is not there.
@@ -178,13 +179,15 @@ impl<'a, B: Bytes> Fat<'a, B> {
         Ok(self.places(&chain))
     }
 
-    /// Where a folder's names lie on the disk.
+    /// Where a folder's names lie on the disk; nowhere where it is not there.
     ///
     /// # Errors
-    /// When it is not there, or its chain is broken.
+    /// When its chain is broken.
     pub(crate) fn folder_extents(&self, path: &str) -> Result<Vec<Range<u64>>> {
-        let folder = self.folder(path)?.with_context(|| format!("no {path}"))?;
-        self.places_of(&folder)
+        match self.folder(path)? {
+            Some(folder) => self.places_of(&folder),
+            None => Ok(Vec::new()),
+        }
     }
 
     fn places_of(&self, folder: &Folder) -> Result<Vec<Range<u64>>> {

@@ -87,13 +87,13 @@ impl Reference {
         }
     }
 
-    /// Sectors of the boot partition one of which is written whenever a file grows there, or what the loader holds of a slot
-    /// changes: the table of its files, and the entries' names or the variables.
+    /// Sectors of the boot partition whose writes change any of its files: the tables, the names in those folders that slots have
+    /// files in, and the loader's variables. Where none of them can be written, everything there stays as it is.
     pub(crate) fn written_with_the_slots(&self, disk: &File) -> Result<Vec<u64>> {
         let fat = Fat::open(disk, self.boot().start)?;
-        let mut ranges = vec![fat.table_range()];
-        if self.loader == Loader::SystemdBoot {
-            ranges.extend(fat.folder_extents("/loader/entries")?);
+        let mut ranges = vec![fat.tables()];
+        for folder in ["/", "/loader/entries", "/slotd", "/slotd/a", "/slotd/b"] {
+            ranges.extend(fat.folder_extents(folder)?);
         }
         for path in self.variables() {
             let file = fat.find(path)?.with_context(|| format!("no {path}"))?;
