@@ -10,6 +10,8 @@
 )]
 pub mod api;
 pub mod catalog;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 #[allow(
     unreachable_pub,
     reason = "KubeSchema copies each public type into a function"

@@ -14,6 +14,8 @@ mod assign;
 mod diagram;
 mod envelope;
 mod follow;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod next;
 mod read;
 mod record;
