@@ -127,10 +127,14 @@ pub(crate) fn lay_out(
             put(&mut block, piece.at, &blank)
                 .ok_or_else(|| sector.too_small(environment, reserve))?;
         }
+        block = with_whole_padding(block);
         blocks.push(block.clone());
     }
     let text = sector.render(wanted, reserve, first);
     put(&mut block, 0, &text).ok_or_else(|| sector.too_small(environment, reserve))?;
+    if block.len() <= first {
+        block = with_whole_padding(block);
+    }
     blocks.push(block);
 
     blocks.dedup();
@@ -303,6 +307,15 @@ fn filler(length: usize) -> Vec<u8> {
     line
 }
 
+/// A filler that a full block ends with has to be padding: its newline would leave GRUB nothing that it can change.
+fn with_whole_padding(block: Vec<u8>) -> Vec<u8> {
+    match Environment::parse(&block) {
+        Ok(read) => read.bytes,
+        // What is wrong with it is for the check to say.
+        Err(_) => block,
+    }
+}
+
 /// Lays `text` over `block`; `None` where it is too long.
 fn put(block: &mut [u8], at: usize, text: &[u8]) -> Option<()> {
     let end = at.checked_add(text.len())?;
@@ -327,7 +340,10 @@ fn check(
     let last = blocks.len().saturating_sub(1);
     for (index, block) in blocks.iter().enumerate().skip(1) {
         let now = Environment::parse(block).map_err(|fault| inconsistent(&fault.to_string()))?;
-        if now.is_damaged() || others(&now) != others(before) {
+        if now.is_damaged() {
+            return Err(inconsistent("GRUB could not change it any more"));
+        }
+        if others(&now) != others(before) {
             return Err(inconsistent("another variable would change"));
         }
         for (name, value) in wanted {

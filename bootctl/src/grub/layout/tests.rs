@@ -200,6 +200,36 @@ fn ours_stand_first_and_within_the_first_sector() {
 }
 
 #[test]
+fn a_full_block_in_which_ours_stand_last_is_changed_as_any_other() {
+    for size in [SECTOR, 1024, 2048] {
+        let ours = record("slotd_order", b"a b");
+        let mut block = SIGNATURE.to_vec();
+        if size == SECTOR {
+            // A comment leaves as much room as ours need, with what is reserved for others of ours.
+            let comment = size - SIGNATURE.len() - RESERVE - 2;
+            block.extend([&b"# "[..], &vec![b'c'; comment - 3], b"\n"].concat());
+            block.extend(&ours);
+            block.extend([&vec![b'#'; size - block.len() - 1][..], b"\n"].concat());
+        } else {
+            // Room in front, as a block has that was laid out before; others' up to the last of ours.
+            block.extend([&[b'#'; RESERVE + 2][..], b"\n"].concat());
+            let other = size - block.len() - b"other=\n".len() - ours.len();
+            block.extend(record("other", &vec![b'x'; other]));
+            block.extend(&ours);
+        }
+        assert_eq!(block.len(), size);
+        let environment = Environment::parse(&block).unwrap();
+        let blocks = lay_out(&environment, &block, &simple(), RESERVE).unwrap();
+        let now = blocks.last().unwrap();
+        assert_eq!(last(now, "slotd_order").unwrap(), b"b a", "{size}");
+        assert_eq!(others(now), others(&block), "{size}");
+        // With a newline at its end GRUB would find no room in it.
+        assert!(!Environment::parse(now).unwrap().is_damaged(), "{size}");
+        assert_eq!(now.last(), Some(&b'#'), "{size}");
+    }
+}
+
+#[test]
 fn ours_far_behind_are_brought_to_the_front_before_they_change() {
     let mut block = SIGNATURE.to_vec();
     block.extend(record("other", &[b'x'; 500]));
