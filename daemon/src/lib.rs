@@ -12,6 +12,8 @@ pub mod controller;
 pub mod credential;
 pub mod dbus;
 pub mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod health;
 pub mod journal;
 pub mod login;

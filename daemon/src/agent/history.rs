@@ -38,14 +38,19 @@ pub fn read_history(state_directory: &Path) -> io::Result<History> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(History::default()),
         Err(error) => return Err(error),
     };
+    Ok(parse(&bytes))
+}
+
+/// What the bytes of the file hold.
+pub(super) fn parse(bytes: &[u8]) -> History {
     let mut history = History::default();
-    for line in lines(&bytes) {
+    for line in lines(bytes) {
         match serde_json::from_slice(line) {
             Ok(entry) => history.entries.push(entry),
             Err(_) => history.skipped = history.skipped.saturating_add(1),
         }
     }
-    Ok(history)
+    history
 }
 
 fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -88,7 +93,7 @@ pub(super) fn append(state_directory: &Path, entry: &HistoryEntry) -> io::Result
 }
 
 /// The younger half of the lines, not read: they may hold more than this version knows. Then the new one.
-fn cut(bytes: &[u8], line: &[u8]) -> Vec<u8> {
+pub(super) fn cut(bytes: &[u8], line: &[u8]) -> Vec<u8> {
     let half = lines(bytes).count().div_euclid(2);
     let mut kept = Vec::new();
     for old in lines(bytes).skip(half) {

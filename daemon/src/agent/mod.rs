@@ -4,6 +4,8 @@
 mod driver;
 mod durable;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod handle;
 mod history;
 mod host;

@@ -6,6 +6,8 @@
 
 mod drain;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod identity;
 mod own_node;
 mod report;

@@ -10,6 +10,8 @@
 
 mod files;
 mod fragment;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod merged;
 mod scalar;
 mod settings;
