@@ -12,6 +12,7 @@ pub mod demo;
 pub mod disk;
 pub mod earlier;
 pub mod esp;
+pub mod fuzz;
 pub mod images;
 pub mod lab;
 pub mod loader;

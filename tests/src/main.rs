@@ -16,7 +16,7 @@ use slotd_tests::runner::{self, Outcome, Set, Test, Tier};
 use slotd_tests::selection::Selection;
 use slotd_tests::standin::{agent, controller};
 use slotd_tests::vm::socket;
-use slotd_tests::{loopdisk, mutants, scenarios, setup, workspace};
+use slotd_tests::{fuzz, loopdisk, mutants, scenarios, setup, workspace};
 
 /// slotd's lab: everything it does, on machines that may break.
 #[derive(Debug, Parser)]
@@ -64,6 +64,21 @@ enum Command {
         /// Go on with a run that was interrupted: what was caught with the very same commit is not tried again
         #[arg(long)]
         go_on: bool,
+    },
+    /// Try inputs that nobody thought of on everything that is read from disks, networks and other programs
+    Fuzz {
+        /// How long each fuzzer runs, two at a time; fractions are allowed
+        #[arg(long, value_name = "N", default_value_t = 10.0)]
+        minutes: f64,
+        /// Only fuzzers whose name, as `--list` prints it, contains this; may be given several times
+        #[arg(long, value_name = "PATTERN")]
+        only: Vec<String>,
+        /// Print the fuzzers instead of running them
+        #[arg(long)]
+        list: bool,
+        /// How the figures are printed
+        #[arg(long, value_enum, default_value_t = Format::Table)]
+        output: Format,
     },
     /// Compare slotd's verified write with curl | zstd | dd, watch the idle agent, and measure a fleet at a Kubernetes API server
     Bench {
@@ -187,6 +202,21 @@ fn run(cli: Cli) -> Result<bool> {
             let earlier = earlier("mutants", &only, go_on)?;
             mutants::run(&selection, earlier.as_ref())
         }
+        Command::Fuzz {
+            minutes,
+            only,
+            list,
+            output,
+        } => {
+            let names = fuzz::names(&Selection::new(&only))?;
+            if list {
+                for name in names {
+                    println!("{name}");
+                }
+                return Ok(true);
+            }
+            fuzz(&names, minutes, output)
+        }
         Command::Bench { only, output } => bench(&only, output),
         Command::Up { nodes } => {
             if nodes > 0 {
@@ -296,6 +326,16 @@ fn test(arguments: &TestArguments, set: Set, earlier: Option<&Earlier>) -> Resul
     let ci = std::env::var("CI").ok();
     let skips_fail = runner::skips_fail(ci.as_deref(), loopdisk::unavailable());
     Ok(runner::summarise(&outcomes, skips_fail))
+}
+
+fn fuzz(names: &[String], minutes: f64, output: Format) -> Result<bool> {
+    setup::ensure_packages()?;
+    let report = fuzz::run(names, minutes)?;
+    match output {
+        Format::Table => report.print(),
+        Format::Json => println!("{}", serde_json::to_string_pretty(&report)?),
+    }
+    Ok(report.clean)
 }
 
 fn bench(only: &[Part], output: Format) -> Result<bool> {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 
 /// A tool, where it may be, and the package that has it.
 const TOOLS: &[(&str, &str)] = &[
+    ("g++", "g++"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("mmdebstrap", "mmdebstrap"),
     ("mformat", "mtools"),
