@@ -14,7 +14,7 @@ pub(crate) fn history(input: &[u8]) -> bool {
     assert!(history.entries.len() + history.skipped <= lines);
     for entry in &history.entries {
         let line = serde_json::to_vec(entry).expect("an entry is JSON");
-        assert_eq!(parse(&line).entries, [entry.clone()]);
+        assert_eq!(parse(&line).entries, std::slice::from_ref(entry));
     }
     // What is left when the older half goes are the younger entries, and the new one.
     if let Some(last) = history.entries.last() {
