@@ -9,8 +9,10 @@
 use std::hint::black_box;
 use std::time::Duration;
 
+use crate::Target;
+
 /// The targets by name.
-pub(crate) const TARGETS: &[(&str, fn(&[u8]) -> bool)] =
+pub(crate) const TARGETS: &[(&str, Target)] =
     &[("memory", memory), ("overflow", overflow), ("time", time)];
 
 /// A length that is believed: 4 GiB at the most, of which nothing is used.
