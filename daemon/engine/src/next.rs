@@ -3,7 +3,7 @@
 use crate::follow::follow;
 use crate::read;
 use crate::record::{Drain, Ended, Failure, Image, Kind, Record};
-use crate::table::{Phase, Point, target};
+use crate::table::{Event, Phase, Point, target};
 use crate::world::{Observation, Slot, SlotState, StagedSlot, Verdict};
 
 /// Seconds after which a reboot that was accepted is asked for again.
@@ -150,6 +150,8 @@ pub struct Step {
     pub record: Record,
     /// The command.
     pub command: Command,
+    /// The row of the table that was taken; `None` where nothing led on.
+    pub event: Option<Event>,
 }
 
 /// The next step. `outcome` is that of the last command; `None` after a start of any kind.
@@ -164,9 +166,14 @@ pub fn next(record: &Record, seen: &Observation, outcome: Option<&Outcome>) -> S
     else {
         return stay(record, seen, outcome);
     };
+    let taken = event.event;
     follow(&mut record, seen, outcome, event, to);
     let command = command(&record, seen);
-    Step { record, command }
+    Step {
+        record,
+        command,
+        event: Some(taken),
+    }
 }
 
 /// Nothing happened that leads on: the point's command again, after a pause where it just failed.
@@ -181,7 +188,7 @@ fn stay(mut record: Record, seen: &Observation, outcome: Option<&Outcome>) -> St
             },
             (_, command) => command,
         };
-        return Step { record, command };
+        return waiting(record, command);
     }
     let seconds = match outcome {
         Some(Outcome::Done) if matches!(record.at, Point::Restart | Point::Return) => {
@@ -195,15 +202,20 @@ fn stay(mut record: Record, seen: &Observation, outcome: Option<&Outcome>) -> St
         _ if blind(&record, seen) => backoff(&record),
         _ => {
             let command = command(&record, seen);
-            return Step { record, command };
+            return waiting(record, command);
         }
     };
     if let Some(upgrade) = &mut record.upgrade {
         upgrade.tries = upgrade.tries.saturating_add(1);
     }
+    waiting(record, Command::Wait { seconds })
+}
+
+fn waiting(record: Record, command: Command) -> Step {
     Step {
         record,
-        command: Command::Wait { seconds },
+        command,
+        event: None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use slotd_engine::{Command, Failure, Observation, Outcome, Record, Verdict, World, next};
+use slotd_engine::{Command, Event, Failure, Observation, Outcome, Record, Verdict, World, next};
 use slotd_image::Cancel;
 
 use super::host::Trouble;
@@ -103,7 +103,7 @@ impl Driver {
                     Err(_) => kept = None,
                 }
             }
-            self.moved(step.record, &step.command);
+            self.moved(step.record, &step.command, step.event);
             self.answer(Ok(()));
             if self.shared.state().stopping {
                 return;
@@ -157,13 +157,14 @@ impl Driver {
     }
 
     /// The record moved on: handles and listeners see it, the request that was looked at is taken.
-    fn moved(&mut self, record: Record, command: &Command) {
+    fn moved(&mut self, record: Record, command: &Command, event: Option<Event>) {
         if record.phase() != self.record.phase()
             || record.upgrade.is_some() && record.at != self.record.at
         {
             let id = record.upgrade.as_ref().map_or(0, |upgrade| upgrade.id);
             let reason = reason(&record);
-            tracing::info!(id, phase = ?record.phase(), step = ?record.at, reason, "upgrade");
+            let after = event.map(Event::label);
+            tracing::info!(id, phase = ?record.phase(), step = ?record.at, after, reason, "upgrade");
         }
         {
             let mut state = self.shared.state();
