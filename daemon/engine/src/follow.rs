@@ -107,26 +107,22 @@ pub(crate) fn follow(
 
 /// Starts a new upgrade where the event asks for one.
 fn begin(record: &mut Record, seen: &Observation, event: &Seen, from: Point) {
-    let Some(booted) = seen.world.booted else {
-        if event.event == Event::InstallUnsafe
-            && let Some(Request::Install(request)) = &seen.request
-        {
-            // Neither slot runs: A stands for the target of an upgrade that is refused at once.
-            open(record, seen, Kind::Install, Slot::A, Some(request.clone()));
-        }
-        return;
-    };
+    let booted = seen.world.booted;
+    // Where neither slot runs, an edited target stays where the former one was to go, and A stands for the target of an
+    // upgrade that is refused at once.
+    let under_way = record.under_way().map(|upgrade| upgrade.target);
+    let slot = booted.map(|slot| !slot).or(under_way).unwrap_or(Slot::A);
     match (event.event, &seen.request) {
         (Event::InstallAsked | Event::InstallUnsafe, Some(Request::Install(request))) => {
-            open(record, seen, Kind::Install, !booted, Some(request.clone()));
+            open(record, seen, Kind::Install, slot, Some(request.clone()));
         }
         (Event::RollbackAsked, Some(Request::Rollback { version })) => {
             let left = record
                 .upgrade
                 .take()
-                .filter(|last| from == Point::Completed && last.target == booted)
+                .filter(|last| from == Point::Completed && Some(last.target) == booted)
                 .and_then(|last| last.image);
-            open(record, seen, Kind::Rollback, !booted, None);
+            open(record, seen, Kind::Rollback, slot, None);
             if let Some(upgrade) = &mut record.upgrade {
                 upgrade.left = left;
                 upgrade.back_to.clone_from(version);
@@ -135,7 +131,7 @@ fn begin(record: &mut Record, seen: &Observation, event: &Seen, from: Point) {
         (Event::RetargetAsked, Some(Request::Retarget(request))) => {
             if from == Point::Preflight {
                 end(record, seen, Result::Cancelled);
-                open(record, seen, Kind::Install, !booted, Some(request.clone()));
+                open(record, seen, Kind::Install, slot, Some(request.clone()));
             } else if let Some(upgrade) = &mut record.upgrade {
                 upgrade.ending = Some(Ending::Replaced(Box::new(request.clone())));
             }
@@ -147,14 +143,46 @@ fn begin(record: &mut Record, seen: &Observation, event: &Seen, from: Point) {
                 .and_then(|upgrade| upgrade.ending.clone());
             if let Some(Ending::Replaced(request)) = ending {
                 end(record, seen, Result::Cancelled);
-                open(record, seen, Kind::Install, !booted, Some(*request));
+                open(record, seen, Kind::Install, slot, Some(*request));
             }
         }
-        (Event::TrialRunning, _) if from.is_rest() => {
-            open(record, seen, Kind::Adopted, booted, None);
+        (Event::TrialRunning, _) => {
+            let Some(booted) = booted else {
+                return;
+            };
+            if from.is_rest() {
+                open(record, seen, Kind::Adopted, booted, None);
+            } else if from.phase() != Phase::Confirming && another_image(record, seen) {
+                overtaken(record, seen, booted);
+                open(record, seen, Kind::Adopted, booted, None);
+            }
         }
         _ => {}
     }
+}
+
+/// Whether the slot that runs on trial is known not to hold what the upgrade wrote.
+fn another_image(record: &Record, seen: &Observation) -> bool {
+    let Some(upgrade) = &record.upgrade else {
+        return false;
+    };
+    if upgrade.kind != Kind::Install {
+        return false;
+    }
+    match (&upgrade.image, &seen.world.staged) {
+        (Some(own), Some((slot, lies))) if *slot == upgrade.target => *lies != own.digest,
+        (Some(_), _) => false,
+        (None, _) => true,
+    }
+}
+
+/// Somebody else's trial runs in the slot: what that comes to is nothing of this upgrade.
+fn overtaken(record: &mut Record, seen: &Observation, slot: Slot) {
+    if let Some(upgrade) = &mut record.upgrade {
+        let reason = format!("slot {slot} runs on trial with an image that is not this upgrade's");
+        upgrade.failure = Some(Failure::new(ErrorKind::Unsafe, reason));
+    }
+    end(record, seen, Result::Failed);
 }
 
 fn open(
@@ -201,6 +229,11 @@ fn tried(upgrade: &mut Upgrade, seen: &Observation, from: Point) {
     upgrade.ending = None;
     if from.phase() != Phase::Confirming {
         upgrade.failure = None;
+    }
+    if upgrade.kind == Kind::Rollback {
+        // Its slot was good; somebody made a trial of it since, which is confirmed or left like any other.
+        upgrade.kind = Kind::Adopted;
+        upgrade.left = None;
     }
     granted(upgrade, seen, upgrade.granted);
 }
