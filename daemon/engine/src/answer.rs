@@ -1,7 +1,7 @@
 //! What the last command answered, checked against the world where that can tell.
 
 use crate::next::Outcome;
-use crate::read::{Seen, activates};
+use crate::read::{Seen, activates, rebooted};
 use crate::record::{Ending, ErrorKind, Failure, Kind, Record, Upgrade};
 use crate::table::{Event, Phase, Point};
 use crate::world::{Observation, SlotState, Verdict};
@@ -25,6 +25,10 @@ pub(crate) fn answered(
         None if at.phase() == Phase::Staging && at != Point::Discard => {
             interrupted(upgrade, seen.limits.staging_attempts)
         }
+        // Whether its pods are still away is not known.
+        None if matches!(at, Point::Arm | Point::Restart) && upgrade.drain.is_some() => {
+            Seen::plain(Event::Interrupted)
+        }
         None | Some(Outcome::Waited) => late(at, upgrade, seen),
         Some(Outcome::Failed(failure)) => failed(record, upgrade, seen, failure),
         Some(Outcome::Stopped) => Seen::because(
@@ -33,7 +37,7 @@ pub(crate) fn answered(
             "stopped before it was finished",
         ),
         Some(Outcome::Verdict(verdict)) => judged(upgrade, seen, verdict),
-        Some(Outcome::Done | Outcome::Prepared { .. } | Outcome::Written(_)) => {
+        Some(Outcome::Done | Outcome::Prepared { .. } | Outcome::Written(_) | Outcome::Drained) => {
             done(record, upgrade, seen, outcome)
         }
         Some(Outcome::Reported(_)) => None,
@@ -57,7 +61,9 @@ fn interrupted(upgrade: &Upgrade, attempts: u32) -> Option<Seen> {
 }
 
 fn late(at: Point, upgrade: &Upgrade, seen: &Observation) -> Option<Seen> {
-    let undecided = matches!(at, Point::Check | Point::AwaitBootComplete);
+    // Only the trial boot itself has a deadline.
+    let undecided =
+        matches!(at, Point::Check | Point::AwaitBootComplete) && !rebooted(upgrade, seen);
     if !undecided || seen.world.uptime < seen.limits.trial_deadline {
         return None;
     }
@@ -175,6 +181,8 @@ fn done(
             taken_back(record.at, upgrade)
         }
         Point::Discard => taken_back(record.at, upgrade),
+        // A trial that was armed was taken back, and the node is drained next.
+        Point::Drain if outcome != Some(&Outcome::Drained) => None,
         // The machine goes down, or the loader's data are waited for.
         Point::Restart | Point::Return | Point::Bless => None,
         // Only the trial boot itself is to be left.

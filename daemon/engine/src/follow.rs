@@ -1,7 +1,7 @@
 //! The record follows an event: what an upgrade remembers, how it ends, what is never forgotten.
 
 use crate::next::Outcome;
-use crate::read::Seen;
+use crate::read::{Seen, own_image, rebooted};
 use crate::record::{
     Ended, Ending, ErrorKind, Failure, ImageRequest, Kind, REMEMBERED, Record, RefusedImage,
     Result, TASKS, UNREPORTED, Upgrade,
@@ -22,9 +22,12 @@ pub(crate) fn follow(
     if let Some(upgrade) = &mut record.upgrade {
         upgrade.tries = 0;
         match event.event {
-            Event::Interrupted => {
+            Event::Interrupted if from.phase() == Phase::Staging => {
                 upgrade.attempt = upgrade.attempt.saturating_add(1);
                 upgrade.image = None;
+            }
+            Event::Interrupted if from == Point::Restart && rebooted(upgrade, seen) => {
+                upgrade.restarts = upgrade.restarts.saturating_add(1);
             }
             Event::NotStarted | Event::NotSelected => {
                 upgrade.restarts = upgrade.restarts.saturating_add(1);
@@ -87,7 +90,9 @@ pub(crate) fn follow(
     match to {
         Point::Idle => end(record, seen, Result::Cancelled),
         Point::Failed => {
-            if from.phase() == Phase::Confirming {
+            // Of a trial that was overtaken nobody knows any more what it came to: it is not tried again by itself.
+            let overtaken = event.event == Event::Overtaken && may_have_run(record, seen);
+            if from.phase() == Phase::Confirming || overtaken {
                 remember(record);
             }
             end(record, seen, Result::Failed);
@@ -105,6 +110,14 @@ pub(crate) fn follow(
     }
 }
 
+/// Whether the machine rebooted since the trial was to be armed.
+fn may_have_run(record: &Record, seen: &Observation) -> bool {
+    record
+        .upgrade
+        .as_ref()
+        .is_some_and(|upgrade| upgrade.boot_id.is_some() && rebooted(upgrade, seen))
+}
+
 /// Starts a new upgrade where the event asks for one.
 fn begin(record: &mut Record, seen: &Observation, event: &Seen, from: Point) {
     let booted = seen.world.booted;
@@ -113,10 +126,10 @@ fn begin(record: &mut Record, seen: &Observation, event: &Seen, from: Point) {
     let under_way = record.under_way().map(|upgrade| upgrade.target);
     let slot = booted.map(|slot| !slot).or(under_way).unwrap_or(Slot::A);
     match (event.event, &seen.request) {
-        (Event::InstallAsked | Event::InstallUnsafe, Some(Request::Install(request))) => {
+        (Event::InstallAsked | Event::AskedUnsafe, Some(Request::Install(request))) => {
             open(record, seen, Kind::Install, slot, Some(request.clone()));
         }
-        (Event::RollbackAsked, Some(Request::Rollback { version })) => {
+        (Event::RollbackAsked | Event::AskedUnsafe, Some(Request::Rollback { version })) => {
             let left = record
                 .upgrade
                 .take()
@@ -166,14 +179,8 @@ fn another_image(record: &Record, seen: &Observation) -> bool {
     let Some(upgrade) = &record.upgrade else {
         return false;
     };
-    if upgrade.kind != Kind::Install {
-        return false;
-    }
-    match (&upgrade.image, &seen.world.staged) {
-        (Some(own), Some((slot, lies))) if *slot == upgrade.target => *lies != own.digest,
-        (Some(_), _) => false,
-        (None, _) => true,
-    }
+    let not_written = upgrade.image.is_none();
+    upgrade.kind == Kind::Install && (not_written || own_image(upgrade, seen) == Some(false))
 }
 
 /// Somebody else's trial runs in the slot: what that comes to is nothing of this upgrade.
@@ -181,6 +188,9 @@ fn overtaken(record: &mut Record, seen: &Observation, slot: Slot) {
     if let Some(upgrade) = &mut record.upgrade {
         let reason = format!("slot {slot} runs on trial with an image that is not this upgrade's");
         upgrade.failure = Some(Failure::new(ErrorKind::Unsafe, reason));
+    }
+    if may_have_run(record, seen) {
+        remember(record);
     }
     end(record, seen, Result::Failed);
 }
@@ -250,7 +260,9 @@ fn explain(upgrade: &mut Upgrade, event: &Seen, from: Point) {
     let judged = from.phase() == Phase::Confirming && upgrade.failure.is_some();
     match (&event.failure, event.event) {
         (_, Event::FellBack | Event::Abandoned) if judged => {}
-        (Some(failure), Event::NoFallback) if judged && failure.check.is_none() => {
+        (Some(failure), Event::NoFallback | Event::Overtaken)
+            if judged && failure.check.is_none() =>
+        {
             if let Some(own) = &mut upgrade.failure {
                 own.reason = format!("{}; {}", own.reason, failure.reason);
             }

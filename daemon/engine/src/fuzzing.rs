@@ -71,7 +71,7 @@ fn start(record: &Record, booted: Option<Slot>, loader: [SlotState; 2]) {
             loader: Some(loader),
             trouble: None,
             next_boot: None,
-            staged: None,
+            images: [None, None],
             boot_id: "2b3a5a3c-9f0b-4a53-9a3e-0d7d0f2b8a11".to_owned(),
             uptime: 40,
             now: 1_796_000_000,

@@ -137,6 +137,8 @@ pub enum Outcome {
     },
     /// The checks, or the wait for `boot-complete.target`, came to a verdict.
     Verdict(Verdict),
+    /// The node is cordoned, and its pods are gone or need not be waited for any longer.
+    Drained,
     /// It was told to stop and left nothing half done that the record does not know of.
     Stopped,
     /// It failed, or may have: only the world knows.
@@ -303,6 +305,15 @@ fn stays(record: &Record, seen: &Observation) -> Option<String> {
     ))
 }
 
+/// Whether the loader's data show a trial that was not started yet.
+fn armed(record: &Record, seen: &Observation) -> bool {
+    let state = record
+        .upgrade
+        .as_ref()
+        .and_then(|upgrade| seen.world.state(upgrade.target));
+    matches!(state, Some(SlotState::Trial { done: 0, .. }))
+}
+
 /// The command of the point where the record stands.
 fn command(record: &Record, seen: &Observation) -> Command {
     let Some(upgrade) = &record.upgrade else {
@@ -320,15 +331,17 @@ fn command(record: &Record, seen: &Observation) -> Command {
         // Kept as staged first; the next step activates.
         Point::Staged if read::activates(upgrade, seen) => Command::Wait { seconds: 0 },
         Point::Staged => Command::Rest,
+        // Armed before a restart: while the node is drained, somebody may still hold it back.
+        Point::Drain if armed(record, seen) => Command::Disarm { slot },
         Point::Drain => match upgrade.drain {
             Some(drain) => Command::Drain(drain),
             // Nobody drains without having been asked to; a record that says so was not written by us.
             None => Command::Rest,
         },
         Point::Arm => match seen.world.staged_for(upgrade) {
-            Some(proof) => Command::Arm(proof),
-            // The loader's data cannot be read now; without the proof nothing is armed.
-            None => Command::Wait {
+            Some(proof) if seen.world.state(!slot) == Some(SlotState::Good) => Command::Arm(proof),
+            // The loader's data cannot be read now; without the proof and a fallback nothing is armed.
+            _ => Command::Wait {
                 seconds: backoff(record),
             },
         },

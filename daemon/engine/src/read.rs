@@ -46,12 +46,14 @@ pub(crate) fn event(
     let means = |event: &Seen| target(record.at, event.event).is_some();
     let world = world(record, seen).filter(means);
     let requested = || requested(record, seen).filter(means);
-    // What only goes on towards the reboot must not swallow that somebody stops it.
-    let world = match world {
-        Some(on) if goes_on(on.event) => requested().or(Some(on)),
-        other => other.or_else(requested),
-    };
-    world.or_else(|| answered(record, seen, outcome).filter(means))
+    let answered = || answered(record, seen, outcome).filter(means);
+    match world {
+        // What only goes on towards the reboot must not swallow that somebody stops it, or that a restart came between.
+        Some(on) if goes_on(on.event) => requested()
+            .or_else(|| answered().filter(|event| event.event == Event::Interrupted))
+            .or(Some(on)),
+        other => other.or_else(requested).or_else(answered),
+    }
 }
 
 /// Whether what the world says leads nowhere but on towards a reboot that is still to come.
@@ -68,6 +70,9 @@ fn world(record: &Record, seen: &Observation) -> Option<Seen> {
     let upgrade = record.upgrade.as_ref()?;
     if upgrade.kind == Kind::Rollback {
         return going_back(record.at, upgrade, seen, booted);
+    }
+    if let Some(overtaken) = overtaken(record.phase(), upgrade, seen, booted) {
+        return Some(overtaken);
     }
     match record.phase() {
         Phase::Staging => on_target(upgrade, seen, booted),
@@ -95,8 +100,12 @@ fn on_target(upgrade: &Upgrade, seen: &Observation, booted: Slot) -> Option<Seen
     if booted != upgrade.target {
         return None;
     }
-    if let Some(SlotState::Trial { .. }) = seen.world.state(booted) {
-        return Seen::plain(Event::TrialRunning);
+    match seen.world.state(booted) {
+        Some(SlotState::Trial { .. }) => return Seen::plain(Event::TrialRunning),
+        Some(SlotState::Good) if own_image(upgrade, seen) == Some(true) => {
+            return Seen::plain(Event::ProvenRunning);
+        }
+        _ => {}
     }
     let reason = format!("slot {booted} was to be written, but it is the booted one now");
     Seen::because(Event::TargetRunning, ErrorKind::Unsafe, reason)
@@ -105,13 +114,15 @@ fn on_target(upgrade: &Upgrade, seen: &Observation, booted: Slot) -> Option<Seen
 /// Somebody else may have armed, started or emptied a staged slot.
 fn staged(upgrade: &Upgrade, seen: &Observation, booted: Slot) -> Option<Seen> {
     let slot = upgrade.target;
-    match (booted == slot, seen.world.state(slot)?) {
-        (true, SlotState::Good) => Seen::plain(Event::ProvenRunning),
-        (true, _) => Seen::plain(Event::TrialRunning),
-        (false, SlotState::Bad | SlotState::Trial { left: 0, .. }) => Seen::plain(Event::FellBack),
-        (false, SlotState::Trial { .. }) => None,
-        (false, _) if seen.world.staged_for(upgrade).is_some() => None,
-        (false, _) => lost(slot),
+    let state = seen.world.state(slot);
+    if booted == slot {
+        return runs(state);
+    }
+    match state? {
+        SlotState::Bad | SlotState::Trial { left: 0, .. } => Seen::plain(Event::FellBack),
+        SlotState::Trial { .. } => None,
+        _ if seen.world.staged_for(upgrade).is_some() => None,
+        _ => lost(slot),
     }
 }
 
@@ -120,15 +131,45 @@ fn lost(slot: Slot) -> Option<Seen> {
     Seen::because(Event::StagedLost, ErrorKind::Reject, reason)
 }
 
+/// The target runs. Where the loader's data cannot be read that is a trial until they say otherwise: nothing but a look
+/// at it is done to a slot that runs.
+fn runs(state: Option<SlotState>) -> Option<Seen> {
+    Seen::plain(match state {
+        Some(SlotState::Good) => Event::ProvenRunning,
+        _ => Event::TrialRunning,
+    })
+}
+
+/// Whether the target holds what the upgrade wrote; `None` where that is not known.
+pub(crate) fn own_image(upgrade: &Upgrade, seen: &Observation) -> Option<bool> {
+    let lies = seen.world.image(upgrade.target)?;
+    upgrade.image.as_ref().map(|own| own.digest == *lies)
+}
+
+/// Once an image was staged, its slot is known to hold another one: what becomes of that is nothing of this upgrade. Where
+/// it runs on trial, the trial is confirmed or left first.
+fn overtaken(phase: Phase, upgrade: &Upgrade, seen: &Observation, booted: Slot) -> Option<Seen> {
+    let slot = upgrade.target;
+    let staged = matches!(
+        phase,
+        Phase::Staged | Phase::Draining | Phase::Activating | Phase::Confirming
+    );
+    if !staged || upgrade.kind != Kind::Install || own_image(upgrade, seen) != Some(false) {
+        return None;
+    }
+    if booted == slot && seen.world.state(slot) != Some(SlotState::Good) {
+        return None;
+    }
+    let reason = format!("slot {slot} holds an image that is not this upgrade's");
+    Seen::because(Event::Overtaken, ErrorKind::Unsafe, reason)
+}
+
 /// From the decision to try the target until one of the two slots came up.
 fn activating(at: Point, upgrade: &Upgrade, seen: &Observation, booted: Slot) -> Option<Seen> {
     let slot = upgrade.target;
     let state = seen.world.state(slot);
     if booted == slot {
-        return match state {
-            Some(SlotState::Good) => Seen::plain(Event::ProvenRunning),
-            _ => Seen::plain(Event::TrialRunning),
-        };
+        return runs(state);
     }
     match (at, state?) {
         (_, SlotState::Bad | SlotState::Trial { left: 0, .. }) => Seen::plain(Event::FellBack),
@@ -264,7 +305,7 @@ fn requested(record: &Record, seen: &Observation) -> Option<Seen> {
         Request::Install(_) => match seen.world.booted.and_then(|slot| seen.world.proven(slot)) {
             Some(_) => Seen::plain(Event::InstallAsked),
             None => Some(Seen {
-                event: Event::InstallUnsafe,
+                event: Event::AskedUnsafe,
                 failure: Some(unsafe_reason(seen)),
             }),
         },
@@ -273,6 +314,13 @@ fn requested(record: &Record, seen: &Observation) -> Option<Seen> {
         Request::Activate { drain: Some(_) } => Seen::plain(Event::DrainAsked),
         Request::Hold => Seen::plain(Event::HoldAsked),
         Request::Renew(_) => Seen::plain(Event::RenewAsked),
+        // What runs could be a trial that nobody remembers.
+        Request::Rollback { .. } if seen.world.booted.is_some() && seen.world.loader.is_none() => {
+            Some(Seen {
+                event: Event::AskedUnsafe,
+                failure: Some(unsafe_reason(seen)),
+            })
+        }
         Request::Rollback { .. } if seen.world.booted.is_some() => {
             Seen::plain(Event::RollbackAsked)
         }

@@ -133,8 +133,8 @@ impl Point {
 pub enum Event {
     /// Somebody asked for an image.
     InstallAsked,
-    /// Somebody asked for an image while the running slot is not proven.
-    InstallUnsafe,
+    /// Somebody asked for an image while the running slot is not proven, or to go back while that cannot be seen.
+    AskedUnsafe,
     /// The target of the upgrade under way was edited.
     RetargetAsked,
     /// Somebody asked to activate, or nobody asked to wait.
@@ -153,7 +153,7 @@ pub enum Event {
     Done,
     /// The command failed for good.
     Failed,
-    /// A restart found the staging unfinished.
+    /// A restart found the staging unfinished, or a drained node that may have been given back meanwhile.
     Interrupted,
     /// The bound on attempts is reached.
     Exhausted,
@@ -175,6 +175,8 @@ pub enum Event {
     NoFallback,
     /// The slot that is worked on is the booted one by now.
     TargetRunning,
+    /// The target holds another image than the one that the upgrade wrote.
+    Overtaken,
     /// The old slot runs and the loader gave the target up.
     FellBack,
     /// The old slot runs although tries were left.
@@ -201,7 +203,7 @@ impl Event {
     pub fn label(self) -> &'static str {
         match self {
             Self::InstallAsked => "install",
-            Self::InstallUnsafe => "install, running slot unproven",
+            Self::AskedUnsafe => "asked, running slot unproven",
             Self::RetargetAsked => "target edited",
             Self::ActivateAsked => "activate",
             Self::DrainAsked => "activate, drained",
@@ -222,6 +224,7 @@ impl Event {
             Self::ProvenRunning => "target runs, loader says good",
             Self::NoFallback => "nothing good to go back to",
             Self::TargetRunning => "target is booted",
+            Self::Overtaken => "another image in the target",
             Self::FellBack => "old slot runs, loader gave up",
             Self::Abandoned => "old slot runs, tries left",
             Self::WentBack => "old slot runs, as asked",
@@ -277,6 +280,8 @@ const TOUCHING: &[Point] = &[
 ];
 /// The points between the staged image and the reboot.
 const ACTIVATING: &[Point] = &[Point::Arm, Point::Select, Point::Restart, Point::Disarm];
+/// Those of an upgrade, which goes on by a trial.
+const ARMING: &[Point] = &[Point::Arm, Point::Restart, Point::Disarm];
 /// The points of a trial boot.
 const CONFIRMING: &[Point] = &[
     Point::Check,
@@ -292,7 +297,7 @@ const UNDECIDED: &[Point] = &[Point::Check, Point::AwaitBootComplete];
 pub const TABLE: &[Row] = &[
     // At rest.
     row(REST, Event::InstallAsked, Point::Preflight),
-    row(REST, Event::InstallUnsafe, Point::Failed),
+    row(REST, Event::AskedUnsafe, Point::Failed),
     row(REST, Event::RollbackAsked, Point::Select),
     row(REST, Event::TrialRunning, Point::Check),
     // Staging.
@@ -311,6 +316,11 @@ pub const TABLE: &[Row] = &[
     row(STAGING, Event::Interrupted, Point::Preflight),
     row(TOUCHING, Event::TrialRunning, Point::Check),
     row(TOUCHING, Event::TargetRunning, Point::Failed),
+    row(
+        &[Point::PrepareBoot, Point::Discard],
+        Event::ProvenRunning,
+        Point::Completed,
+    ),
     row(&[Point::Discard], Event::CancelAsked, Point::Discard),
     row(&[Point::Discard], Event::RetargetAsked, Point::Discard),
     row(&[Point::Discard], Event::Cancelled, Point::Idle),
@@ -324,6 +334,7 @@ pub const TABLE: &[Row] = &[
     row(&[Point::Staged], Event::TrialRunning, Point::Check),
     row(&[Point::Staged], Event::ProvenRunning, Point::Completed),
     row(&[Point::Staged], Event::FellBack, Point::RolledBack),
+    row(&[Point::Staged], Event::Overtaken, Point::Failed),
     // Draining.
     row(&[Point::Staged], Event::DrainAsked, Point::Drain),
     row(&[Point::Drain], Event::Done, Point::Arm),
@@ -340,6 +351,13 @@ pub const TABLE: &[Row] = &[
     row(&[Point::Drain], Event::TrialRunning, Point::Check),
     row(&[Point::Drain], Event::ProvenRunning, Point::Completed),
     row(&[Point::Drain], Event::FellBack, Point::RolledBack),
+    row(&[Point::Drain], Event::Overtaken, Point::Failed),
+    // The cordon may be gone with an end that could not be kept.
+    row(
+        &[Point::Arm, Point::Restart],
+        Event::Interrupted,
+        Point::Drain,
+    ),
     // Activating, before the reboot.
     row(&[Point::Arm], Event::Armed, Point::Restart),
     row(&[Point::Arm], Event::StagedLost, Point::Failed),
@@ -365,13 +383,18 @@ pub const TABLE: &[Row] = &[
     row(&[Point::Restart], Event::Exhausted, Point::Disarm),
     row(ACTIVATING, Event::WentBack, Point::RolledBack),
     row(ACTIVATING, Event::TrialRunning, Point::Check),
-    row(ACTIVATING, Event::ProvenRunning, Point::Completed),
-    row(ACTIVATING, Event::FellBack, Point::RolledBack),
-    row(ACTIVATING, Event::Abandoned, Point::GiveUp),
+    row(ARMING, Event::ProvenRunning, Point::Completed),
+    row(ARMING, Event::FellBack, Point::RolledBack),
+    row(ARMING, Event::Overtaken, Point::Failed),
+    row(
+        &[Point::Arm, Point::Restart],
+        Event::Abandoned,
+        Point::GiveUp,
+    ),
     // The trial boot.
     row(&[Point::Check], Event::Healthy, Point::AwaitBootComplete),
     row(&[Point::AwaitBootComplete], Event::Done, Point::Bless),
-    row(UNDECIDED, Event::Unhealthy, Point::GiveUp),
+    row(&[Point::Check], Event::Unhealthy, Point::GiveUp),
     row(UNDECIDED, Event::Late, Point::GiveUp),
     row(&[Point::GiveUp], Event::Done, Point::Return),
     row(CONFIRMING, Event::NoFallback, Point::Failed),
@@ -380,6 +403,7 @@ pub const TABLE: &[Row] = &[
     row(CONFIRMING, Event::FellBack, Point::RolledBack),
     row(CONFIRMING, Event::WentBack, Point::RolledBack),
     row(CONFIRMING, Event::Abandoned, Point::GiveUp),
+    row(CONFIRMING, Event::Overtaken, Point::Failed),
 ];
 
 /// Where an event leads from a point; `None` where it means nothing.

@@ -165,8 +165,9 @@ pub struct World {
     pub trouble: Option<Failure>,
     /// The slot that the loader would start next, where that is known.
     pub next_boot: Option<Slot>,
-    /// The slot with a complete, verified image that is not armed, with the expanded image's digest.
-    pub staged: Option<(Slot, Digest)>,
+    /// The digest of the expanded image that was written to A and B and read back, by what was left beside the boot
+    /// loader's data then; `None` where nothing tells.
+    pub images: [Option<Digest>; 2],
     /// The kernel's boot id: another one means another boot.
     pub boot_id: String,
     /// Seconds since the kernel started (monotonic).
@@ -198,6 +199,16 @@ impl World {
         })
     }
 
+    /// The digest of the image in a slot, where that is known.
+    #[must_use]
+    pub fn image(&self, slot: Slot) -> Option<&Digest> {
+        let [a, b] = &self.images;
+        match slot {
+            Slot::A => a.as_ref(),
+            Slot::B => b.as_ref(),
+        }
+    }
+
     /// The proof that this slot runs and that the loader's own data call it good.
     #[must_use]
     pub fn proven(&self, slot: Slot) -> Option<ProvenSlot> {
@@ -208,11 +219,12 @@ impl World {
     /// The proof that the image of this upgrade lies complete and verified in its target.
     #[must_use]
     pub fn staged_for(&self, upgrade: &Upgrade) -> Option<StagedSlot> {
+        let slot = upgrade.target;
         let image = upgrade.image.as_ref()?;
-        let (slot, digest) = self.staged.as_ref()?;
-        (*slot == upgrade.target && *digest == image.digest).then(|| StagedSlot {
-            slot: *slot,
-            digest: digest.clone(),
+        let lies = self.image(slot) == Some(&image.digest);
+        (lies && self.state(slot)? != SlotState::Good).then(|| StagedSlot {
+            slot,
+            digest: image.digest.clone(),
         })
     }
 }

@@ -11,8 +11,8 @@ mod node;
 
 use node::{FAULTS, Fault, Nature, Node, digest, index, request};
 use slotd_engine::{
-    Assignment, Drain, ErrorKind, Kind, Phase, Point, Request, Result as Ending, Slot, SlotState,
-    Task, admit, assign, encode, next,
+    Assignment, Drain, ErrorKind, Kind, Point, Request, Result as Ending, Slot, SlotState, Task,
+    admit, assign,
 };
 
 /// A wish for the image that the model supplies next.
@@ -45,13 +45,8 @@ fn edited() -> Assignment {
     wish
 }
 
-/// What the adapter does between two steps: a cordon of ours stays for as long as the upgrade needs it, and the wish is told.
+/// What the adapter does between two steps: the wish is told.
 fn offer(node: &mut Node, wish: Option<&Assignment>) -> bool {
-    let needed = matches!(
-        node.record.phase(),
-        Phase::Draining | Phase::Activating | Phase::Confirming
-    );
-    node.cordoned &= needed;
     let Some(request) = assign(&node.record, wish) else {
         return false;
     };
@@ -77,11 +72,7 @@ fn live(node: &mut Node, wish: Option<&Assignment>) {
 fn live_to(node: &mut Node, wish: &Assignment, at: Point) {
     for _ in 0..300 {
         offer(node, Some(wish));
-        let step = next(&node.record, &node.observe(), None);
-        if step.record.at == at && node.record.at != at {
-            node.record = step.record;
-            node.keep(encode(&node.record).unwrap());
-            node.asked = None;
+        if node.record.at != at && node.stops_at(at) {
             return;
         }
         node.turn();
@@ -197,7 +188,6 @@ fn a_deletion_before_the_reboot_leaves_an_empty_slot_and_no_cordon() {
     for at in BEFORE_THE_REBOOT {
         let mut node = Node::new(Nature::Healthy);
         live_to(&mut node, &wish(0), at);
-        let touched = node.state(Slot::B) == SlotState::Empty || at == Point::Restart;
         live(&mut node, None);
         assert_eq!(results(&node), [Ending::Cancelled], "{at:?}");
         assert_eq!(
@@ -207,7 +197,7 @@ fn a_deletion_before_the_reboot_leaves_an_empty_slot_and_no_cordon() {
         );
         assert_eq!(
             node.state(Slot::B) == SlotState::Empty,
-            touched || at == Point::Arm,
+            at != Point::Preflight,
             "{at:?}"
         );
         assert_eq!(node.record.at, Point::Idle, "{at:?}");
@@ -305,11 +295,18 @@ fn every_fault_on_the_way_of_a_wish_ends_with_the_node_uncordoned_on_a_good_slot
                 if wanted == Slot::A {
                     assert_eq!(node.booted, Slot::A, "{}", story());
                 }
+                // A rename that is cut off on FAT may cost the entry its name: then the old slot is started, and that is no
+                // failure of the way, but of the medium.
+                let name_lost = node.struck.contains(&(Fault::PowerWithin, "MarkGood"));
                 let crash = !matches!(
                     fault,
-                    Fault::Error(_) | Fault::LostAnswer | Fault::Unrecorded | Fault::RecordLost
+                    Fault::Error(_)
+                        | Fault::LostAnswer
+                        | Fault::Unrecorded
+                        | Fault::RecordUnanswered
+                        | Fault::RecordLost
                 );
-                if crash {
+                if crash && !name_lost {
                     assert_eq!(node.booted, wanted, "{}", story());
                 }
             }

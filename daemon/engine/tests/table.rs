@@ -108,12 +108,18 @@ fn only_what_was_verified_leads_to_a_trial() {
 
 #[test]
 fn only_what_was_staged_is_drained_and_what_failed_to_drain_leads_to_no_reboot() {
-    for row in TABLE.iter().filter(|row| row.to == Point::Drain) {
-        assert_eq!(
-            (row.from, row.event),
-            (&[Point::Staged][..], Event::DrainAsked)
-        );
-    }
+    let before: Vec<_> = TABLE
+        .iter()
+        .filter(|row| row.to == Point::Drain)
+        .map(|row| (row.from, row.event))
+        .collect();
+    assert_eq!(
+        before,
+        [
+            (&[Point::Staged][..], Event::DrainAsked),
+            (&[Point::Arm, Point::Restart][..], Event::Interrupted),
+        ]
+    );
     assert_eq!(target(Point::Drain, Event::Failed), Some(Point::Discard));
     assert_eq!(target(Point::Drain, Event::Done), Some(Point::Arm));
 }

@@ -12,8 +12,8 @@ mod node;
 use node::points::{TRIAL, record, step, world};
 use node::{Nature, Node, digest, request};
 use slotd_engine::{
-    Command, ErrorKind, Failure, Image, Kind, Outcome, Phase, Point, Record, Refusal, Request,
-    Result as Ending, Slot, SlotState, Verdict, admit, next,
+    Command, ErrorKind, Failure, Image, Outcome, Phase, Point, Record, Refusal, Request,
+    Result as Ending, Slot, SlotState, admit, next,
 };
 
 #[test]
@@ -188,9 +188,9 @@ fn a_staged_image_survives_a_restart_while_its_marker_matches() {
     let staged = record(Point::Staged);
     let mut seen = world(Slot::A, SlotState::Empty, 2);
     assert_eq!(step(&staged, &seen), (Point::Staged, Command::Rest));
-    seen.world.staged = Some((Slot::B, digest(9)));
+    seen.world.images[1] = Some(digest(9));
     assert_eq!(step(&staged, &seen).0, Point::Failed);
-    seen.world.staged = None;
+    seen.world.images[1] = None;
     assert_eq!(step(&staged, &seen).0, Point::Failed);
     seen.world.loader = None;
     assert_eq!(
@@ -273,77 +273,6 @@ fn a_deliberate_rollback_says_who_asked_and_remembers_the_image() {
     );
     assert_eq!(node.record.refused[0].digest, digest(2));
     assert_eq!(node.record.phase(), Phase::RolledBack);
-}
-
-#[test]
-fn a_rollback_whose_slot_somebody_made_a_trial_of_is_confirmed_or_left_like_any_trial() {
-    for (state, booted, ending, result) in [
-        (SlotState::Good, Slot::B, Point::Completed, Ending::Completed),
-        (SlotState::Bad, Slot::A, Point::RolledBack, Ending::RolledBack),
-    ] {
-        let mut node = Node::new(Nature::Healthy);
-        node.ask(Request::Rollback { version: None });
-        node.run_to(Point::Restart);
-        let trial = next(&node.record, &world(Slot::B, TRIAL, 2), None);
-        assert_eq!(trial.record.at, Point::Check);
-        // The next look at the same boot is none at another one: what the checks say is heard.
-        let healthy = Outcome::Verdict(Verdict::Healthy);
-        let seen = world(Slot::B, TRIAL, 2);
-        let checked = next(&trial.record, &seen, Some(&healthy));
-        assert_eq!(checked.record.at, Point::AwaitBootComplete);
-        assert_eq!(checked.record.upgrade.as_ref().unwrap().trials, 1);
-        let ended = next(&checked.record, &world(booted, state, 3), None);
-        assert_eq!(ended.record.at, ending);
-        let last = ended.record.last.unwrap();
-        assert_eq!((last.result, last.slot), (result, Slot::B));
-        assert!(ended.record.refused.is_empty());
-    }
-}
-
-#[test]
-fn a_trial_of_another_image_is_no_success_of_the_upgrade_that_it_overtook() {
-    for (at, lies, own) in [
-        (Point::Staged, digest(2), true),
-        (Point::Staged, digest(9), false),
-        (Point::Restart, digest(9), false),
-        (Point::Discard, digest(9), false),
-    ] {
-        let mut seen = world(Slot::B, TRIAL, 2);
-        seen.world.staged = Some((Slot::B, lies));
-        let trial = next(&record(at), &seen, None).record;
-        assert_eq!(trial.at, Point::Check, "{at:?}");
-        let kind = trial.upgrade.as_ref().unwrap().kind;
-        assert_eq!(kind == Kind::Install, own, "{at:?}");
-        assert_eq!(trial.last.is_none(), own, "{at:?}");
-        let ended = next(&trial, &world(Slot::B, SlotState::Good, 2), None);
-        let last = ended.record.last.unwrap();
-        assert_eq!((last.result, last.kind), (Ending::Completed, kind), "{at:?}");
-    }
-    // Not written yet: what runs was there before.
-    let mut early = record(Point::Preflight);
-    early.upgrade.as_mut().unwrap().image = None;
-    let trial = next(&early, &world(Slot::B, TRIAL, 2), None).record;
-    assert_eq!(trial.upgrade.unwrap().kind, Kind::Adopted);
-    let last = trial.last.unwrap();
-    assert_eq!((last.id, last.result), (1, Ending::Failed));
-}
-
-#[test]
-fn an_edit_is_heard_where_neither_slot_runs() {
-    for at in [Point::Preflight, Point::Write] {
-        let mut seen = world(Slot::A, SlotState::Empty, 2);
-        seen.world.booted = None;
-        seen.request = Some(Request::Retarget(request(true)));
-        let edited = next(&record(at), &seen, None);
-        seen.request = None;
-        let begun = match at {
-            Point::Write => next(&edited.record, &seen, Some(&Outcome::Done)),
-            _ => edited,
-        };
-        assert_eq!(begun.command, Command::Preflight { slot: Slot::B });
-        assert_eq!(begun.record.last.unwrap().result, Ending::Cancelled);
-        assert_eq!(begun.record.upgrade.unwrap().id, 2);
-    }
 }
 
 #[test]

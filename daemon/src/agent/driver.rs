@@ -311,7 +311,7 @@ impl Driver {
             Command::Discard { slot } => done(host.discard(*slot)),
             Command::Drain(drain) => {
                 let say = |words| self.say(Some(words));
-                outcome(host.drain(*drain, &cancel, &say), |()| Outcome::Done)
+                outcome(host.drain(*drain, &cancel, &say), |()| Outcome::Drained)
             }
             Command::Arm(slot) => done(host.arm(slot)),
             Command::Disarm { slot } => done(host.disarm(*slot)),

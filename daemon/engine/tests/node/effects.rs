@@ -1,18 +1,26 @@
 //! What each command does to the model of a node.
 
-use slotd_engine::{Command, ErrorKind, Image, Outcome, Phase, SlotState, Verdict};
+use std::rc::Rc;
+
+use slotd_engine::{Command, ErrorKind, Image, Outcome, Phase, Slot, SlotState, Verdict};
 
 use super::{Content, Nature, Node, digest, failed, index};
 
 impl Node {
     /// The command does its work.
     pub(super) fn apply(&mut self, command: &Command) -> Outcome {
+        if self.trouble.blind && of_the_loader(command) {
+            return failed(ErrorKind::Retry);
+        }
         match command {
             Command::Rest | Command::Wait { .. } => Outcome::Waited,
             Command::Report(ended) => {
+                if self.trouble.sealed {
+                    return failed(ErrorKind::Configuration);
+                }
                 if !self.history.iter().any(|(id, _)| *id == ended.id) {
                     self.history.push((ended.id, ended.result));
-                    self.ended.push(*ended.clone());
+                    self.ended.push(Rc::new(*ended.clone()));
                 }
                 Outcome::Reported(ended.id)
             }
@@ -31,12 +39,20 @@ impl Node {
                 Outcome::Done
             }
             Command::Preflight { slot } => {
-                assert_ne!(*slot, self.booted);
+                if self.supply.1 == Nature::Refused {
+                    return failed(ErrorKind::Reject);
+                }
+                if self.state(!*slot) != SlotState::Good {
+                    return failed(ErrorKind::Unsafe);
+                }
                 self.bench = [true, false, false];
                 Outcome::Done
             }
             Command::Invalidate { slot } | Command::Discard { slot } => {
-                assert_ne!(*slot, self.booted, "promise 1");
+                let last = self.state(!*slot) != SlotState::Good;
+                if last && self.state(*slot) == SlotState::Good {
+                    return failed(ErrorKind::Unsafe);
+                }
                 self.loader[index(*slot)] = SlotState::Empty;
                 self.marker[index(*slot)] = None;
                 if matches!(command, Command::Discard { .. }) {
@@ -47,17 +63,19 @@ impl Node {
                 Outcome::Done
             }
             Command::Write { slot } => {
-                assert_ne!(*slot, self.booted, "promise 1");
                 assert_eq!(
                     self.loader[index(*slot)],
                     SlotState::Empty,
-                    "written while known"
+                    "written while known\n{}",
+                    self.story()
                 );
                 if !(self.bench[0] && self.bench[1]) {
                     return failed(ErrorKind::Bug);
                 }
                 let (number, nature) = self.supply;
                 self.disk[index(*slot)] = Content::Image(number, nature);
+                // Read back, past every cache.
+                self.judge.verified[index(*slot)] = Some(number);
                 self.bench[2] = true;
                 Outcome::Written(Image {
                     digest: digest(number),
@@ -81,36 +99,23 @@ impl Node {
                     version: Some("2.0.0".to_owned()),
                 }
             }
-            Command::Drain(_) => {
+            Command::Drain(drain) => {
                 assert_eq!(self.record.phase(), Phase::Draining);
                 self.cordoned = true;
-                Outcome::Done
+                if self.trouble.stuck && !drain.force {
+                    return failed(ErrorKind::Reject);
+                }
+                Outcome::Drained
             }
             Command::Arm(proof) => {
-                let slot = proof.slot();
-                let upgrade = self.record.upgrade.as_ref().unwrap();
-                assert!(
-                    upgrade.drain.is_none() || self.cordoned,
-                    "promise 8: armed without a drain"
-                );
-                assert_eq!(self.state(!slot), SlotState::Good, "no fallback");
-                assert_eq!(
-                    self.marker[index(slot)].as_ref(),
-                    Some(proof.digest()),
-                    "promise 3"
-                );
-                self.loader[index(slot)] = SlotState::Trial {
-                    left: self.limits.tries,
-                    done: 0,
-                };
-                self.trials[index(slot)] = 0;
-                self.sequence[index(slot)] = self.sequence.iter().max().unwrap() + 1;
+                self.armed(proof.slot());
                 Outcome::Done
             }
             Command::Disarm { slot } => {
-                if let SlotState::Trial { .. } = self.loader[index(*slot)] {
-                    assert_ne!(*slot, self.booted);
-                    self.loader[index(*slot)] = SlotState::Empty;
+                match self.loader[index(*slot)] {
+                    SlotState::Good => return failed(ErrorKind::Reject),
+                    SlotState::Trial { .. } => self.loader[index(*slot)] = SlotState::Empty,
+                    SlotState::Bad | SlotState::Empty => {}
                 }
                 Outcome::Done
             }
@@ -118,7 +123,7 @@ impl Node {
                 if self.state(*slot) != SlotState::Good {
                     return failed(ErrorKind::Reject);
                 }
-                self.sequence[index(*slot)] = self.sequence.iter().max().unwrap() + 1;
+                self.first(*slot);
                 Outcome::Done
             }
             Command::Reboot { .. } => {
@@ -146,17 +151,58 @@ impl Node {
                 })
             }
             Command::MarkGood { slot } => {
-                assert_eq!(*slot, self.booted, "good without running");
-                self.loader[index(*slot)] = SlotState::Good;
+                match self.loader[index(*slot)] {
+                    SlotState::Good => {}
+                    SlotState::Empty => return failed(ErrorKind::Reject),
+                    _ if *slot != self.booted || self.trouble.rescue => {
+                        return failed(ErrorKind::Unsafe);
+                    }
+                    _ => self.loader[index(*slot)] = SlotState::Good,
+                }
                 Outcome::Done
             }
             Command::MarkBad { slot } => {
-                if self.state(!*slot) != SlotState::Good {
-                    return failed(ErrorKind::Unsafe);
+                match self.loader[index(*slot)] {
+                    SlotState::Bad | SlotState::Empty => {}
+                    _ if self.state(!*slot) != SlotState::Good => {
+                        return failed(ErrorKind::Unsafe);
+                    }
+                    _ => self.loader[index(*slot)] = SlotState::Bad,
                 }
-                self.loader[index(*slot)] = SlotState::Bad;
                 Outcome::Done
             }
         }
     }
+
+    /// The loader is told to try the slot, first of all.
+    pub(super) fn armed(&mut self, slot: Slot) {
+        self.loader[index(slot)] = SlotState::Trial {
+            left: self.limits.tries,
+            done: 0,
+        };
+        self.trials[index(slot)] = 0;
+        self.first(slot);
+    }
+
+    /// The slot is the first in the loader's order.
+    pub(super) fn first(&mut self, slot: Slot) {
+        self.sequence[index(slot)] = self.sequence.iter().max().unwrap() + 1;
+    }
+}
+
+/// Whether a command reads or changes the loader's data.
+fn of_the_loader(command: &Command) -> bool {
+    !matches!(
+        command,
+        Command::Rest
+            | Command::Wait { .. }
+            | Command::Report(_)
+            | Command::Settle
+            | Command::Stay { .. }
+            | Command::Write { .. }
+            | Command::Drain(_)
+            | Command::Reboot { .. }
+            | Command::RunChecks { .. }
+            | Command::AwaitBootComplete { .. }
+    )
 }

@@ -1,23 +1,36 @@
-//! A model of one node: disk, boot loader, power, and the driver of the engine. Every effect checks the
-//! promises that it could break.
+//! A model of one node: disk, boot loader, power, and the driver of the engine. Of the engine it has the types that the two
+//! speak with, and nothing else: what a loader does, what a medium holds and what was promised is written here once more.
+//! After every effect the [`judge`] asks for each promise that a node keeps.
 
-#![allow(dead_code, reason = "each test program uses its part of the model")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test program uses its part of the model"
+)]
 
 mod effects;
+mod fault;
+mod judge;
+pub(crate) mod operation;
 pub(crate) mod points;
+mod power;
 mod told;
 
-use std::collections::HashSet;
+use std::rc::Rc;
+use std::sync::LazyLock;
 
-use told::Told;
+use judge::Judge;
+use told::{Story, Told};
+
+pub(crate) use fault::{EFFECTS, FAULTS, Fault};
 
 use slotd_engine::{
-    Command, Digest, ErrorKind, Failure, ImageRequest, Limits, Observation, Outcome, Point, Record,
-    Request, Result as Ending, Slot, SlotState, World, decode, encode, next,
+    Command, Digest, Ended, ErrorKind, Event, Failure, ImageRequest, Limits, Observation, Outcome,
+    Phase, Point, Record, Request, Result as Ending, Slot, SlotState, World, next,
 };
 
 /// What an image does when it is started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Nature {
     Healthy,
     /// A required check fails.
@@ -28,72 +41,63 @@ pub(crate) enum Nature {
     Hangs,
     /// The look into the slot refuses it.
     Unfit,
+    /// It is refused before anything is written.
+    Refused,
 }
 
+pub(crate) const NATURES: [Nature; 6] = [
+    Nature::Healthy,
+    Nature::Unhealthy,
+    Nature::Panics,
+    Nature::Hangs,
+    Nature::Unfit,
+    Nature::Refused,
+];
+
 /// What lies in a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Content {
     Image(u8, Nature),
     Partial,
 }
 
-/// What goes wrong at an effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// An error, and nothing was done.
-    Error(ErrorKind),
-    /// It was done, but the answer is an error.
-    LostAnswer,
-    /// The daemon dies before it.
-    DaemonBefore,
-    /// The daemon dies after it.
-    DaemonAfter,
-    /// Power is cut before it.
-    PowerBefore,
-    /// Power is cut in the middle of it (a write leaves a part).
-    PowerWithin,
-    /// Power is cut after it.
-    PowerAfter,
-    /// Power is cut after it, and the record is gone.
-    RecordLost,
-    /// The record cannot be written for it.
-    Unrecorded,
-    /// It hangs, and was not done, until somebody ends that: see [`Node::hang`].
-    Hangs,
-    /// It was done, and hangs before it could say so.
-    HangsAfter,
+/// What is wrong with the node's surroundings until somebody mends it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Trouble {
+    /// The loader's data can be neither read nor written.
+    pub(crate) blind: bool,
+    /// The state directory cannot be written.
+    pub(crate) sealed: bool,
+    /// The loader starts no slot that is on trial.
+    pub(crate) deaf: bool,
+    /// A pod cannot be moved away.
+    pub(crate) stuck: bool,
+    /// This system is none of the two slots: a rescue stick.
+    pub(crate) rescue: bool,
 }
 
-/// `WatchdogSec` of slotd.service, in seconds.
-const WATCHDOG: u64 = 120;
+/// What no log and no status may show.
+pub(crate) const SECRET: &str = "s3cret";
 
-/// What the boot generator gives a trial boot beyond the agent's deadline, in seconds.
-const GENERATOR_MARGIN: u64 = 60;
-
-pub(crate) const FAULTS: [Fault; 13] = [
-    Fault::Error(ErrorKind::Retry),
-    Fault::Error(ErrorKind::Unsafe),
-    Fault::Error(ErrorKind::Reject),
-    Fault::LostAnswer,
-    Fault::DaemonBefore,
-    Fault::DaemonAfter,
-    Fault::PowerBefore,
-    Fault::PowerWithin,
-    Fault::PowerAfter,
-    Fault::RecordLost,
-    Fault::Unrecorded,
-    Fault::Hangs,
-    Fault::HangsAfter,
-];
-
+/// The digest of the image of this number.
 pub(crate) fn digest(number: u8) -> Digest {
-    Digest::new(&format!("{number:02x}").repeat(32)).unwrap()
+    digest_of(number).clone()
+}
+
+fn digest_of(number: u8) -> &'static Digest {
+    static ALL: LazyLock<Vec<Digest>> = LazyLock::new(|| {
+        let text = |number| format!("{number:02x}").repeat(32);
+        (0..16_u8)
+            .map(|number| Digest::new(&text(number)).unwrap())
+            .collect()
+    });
+    &ALL[usize::from(number)]
 }
 
 pub(crate) fn request(stage_only: bool) -> ImageRequest {
     ImageRequest {
         source: "https://example.com/image.zst".to_owned(),
-        locator: Some("https://example.com/image.zst".to_owned()),
+        locator: Some(format!("https://example.com/image.zst?token={SECRET}")),
         checksum: None,
         expanded_checksum: None,
         size: None,
@@ -129,10 +133,14 @@ pub(crate) struct Node {
     pub(crate) supply: (u8, Nature),
     /// The proofs of the staging under way; gone with the daemon.
     bench: [bool; 3],
-    stored: Option<Vec<u8>>,
+    pub(crate) trouble: Trouble,
+    /// The record as it is on the medium.
+    stored: Option<Record>,
+    /// Whether the driver knows that the medium has its record.
+    kept: bool,
     pub(crate) record: Record,
     pub(crate) history: Vec<(u64, Ending)>,
-    pub(crate) ended: Vec<slotd_engine::Ended>,
+    pub(crate) ended: Vec<Rc<Ended>>,
     outcome: Option<Outcome>,
     pub(crate) asked: Option<Request>,
     pub(crate) command: Command,
@@ -141,20 +149,23 @@ pub(crate) struct Node {
     pub(crate) boots: u32,
     /// What goes wrong, at which effect.
     pub(crate) plan: Vec<(usize, Fault)>,
-    /// What happened, for a test that fails.
-    log: Vec<Told>,
-    /// The states that it was in, each as a digest.
-    pub(crate) states: HashSet<u64>,
+    judge: Judge,
+    story: Story,
+    /// The row that the last turn took.
+    pub(crate) moved: Option<(Point, Event)>,
+    /// The faults that struck, and what they struck.
+    pub(crate) struck: Vec<(Fault, &'static str)>,
 }
 
 impl Node {
     /// A proven node on slot A, with an older good image in B.
     pub(crate) fn new(nature: Nature) -> Self {
+        let disk = [
+            Content::Image(1, Nature::Healthy),
+            Content::Image(0, Nature::Healthy),
+        ];
         Self {
-            disk: [
-                Content::Image(1, Nature::Healthy),
-                Content::Image(0, Nature::Healthy),
-            ],
+            disk,
             loader: [SlotState::Good, SlotState::Good],
             marker: [Some(digest(1)), Some(digest(0))],
             sequence: [2, 1],
@@ -169,7 +180,9 @@ impl Node {
             trials: [0, 0],
             supply: (2, nature),
             bench: [false; 3],
+            trouble: Trouble::default(),
             stored: None,
+            kept: true,
             record: Record::default(),
             history: Vec::new(),
             ended: Vec::new(),
@@ -179,95 +192,23 @@ impl Node {
             effects: 0,
             boots: 0,
             plan: Vec::new(),
-            log: Vec::new(),
-            states: HashSet::new(),
+            judge: Judge::new(disk),
+            story: Story::default(),
+            moved: None,
+            struck: Vec::new(),
         }
-    }
-
-    pub(crate) fn state(&self, slot: Slot) -> SlotState {
-        match self.loader[index(slot)] {
-            // A spent trial that does not run is bad.
-            SlotState::Trial { left: 0, .. } if self.booted != slot => SlotState::Bad,
-            state => state,
-        }
-    }
-
-    fn order(&self) -> Vec<Slot> {
-        let mut slots = vec![Slot::A, Slot::B];
-        slots.sort_by_key(|slot| {
-            let spent = matches!(
-                self.loader[index(*slot)],
-                SlotState::Bad | SlotState::Trial { left: 0, .. }
-            );
-            (spent, std::cmp::Reverse(self.sequence[index(*slot)]))
-        });
-        slots.retain(|slot| self.loader[index(*slot)] != SlotState::Empty);
-        slots
-    }
-
-    /// Power comes back: the loader chooses, counts and starts, until something with an agent runs.
-    pub(crate) fn power_cycle(&mut self) {
-        loop {
-            self.boots += 1;
-            assert!(self.boots < 60, "endless reboots\n{}", self.story());
-            let slot = self
-                .order()
-                .into_iter()
-                .next()
-                .expect("nothing can be booted");
-            let content = self.disk[index(slot)];
-            let state = &mut self.loader[index(slot)];
-            if let SlotState::Trial { left, done } = *state {
-                *state = SlotState::Trial {
-                    left: left - 1,
-                    done: done + 1,
-                };
-                self.trials[index(slot)] += 1;
-                let trials = self.trials[index(slot)];
-                assert!(
-                    trials <= self.limits.tries,
-                    "promise 5: {trials} trial boots"
-                );
-            }
-            self.booted = slot;
-            self.boot += 1;
-            self.uptime = 30;
-            self.going_down = false;
-            self.boot_complete = !matches!(content, Content::Image(_, Nature::Hangs));
-            self.settled = false;
-            self.log.push(Told::Boot(slot, self.loader));
-            match content {
-                Content::Partial => panic!("a partial image was booted"),
-                Content::Image(_, Nature::Panics) => {}
-                Content::Image(..) => break,
-            }
-        }
-        self.daemon_restart();
-    }
-
-    pub(crate) fn daemon_restart(&mut self) {
-        self.bench = [false; 3];
-        self.outcome = None;
-        self.asked = None;
-        self.record = match &self.stored {
-            Some(bytes) => decode(bytes).expect("our own record can be read"),
-            None => Record::default(),
-        };
     }
 
     pub(crate) fn observe(&self) -> Observation {
-        let staged = [Slot::A, Slot::B].into_iter().find_map(|slot| {
-            let known = self.marker[index(slot)].clone()?;
-            (self.state(slot) != SlotState::Good).then_some((slot, known))
-        });
+        let seen = !self.trouble.blind;
         Observation {
             world: World {
-                booted: Some(self.booted),
-                loader: Some([self.state(Slot::A), self.state(Slot::B)]),
-                trouble: None,
-                next_boot: self.order().into_iter().next(),
-                staged,
-                boot_id: format!("boot-{}", self.boot),
+                booted: (!self.trouble.rescue).then_some(self.booted),
+                loader: seen.then(|| [self.state(Slot::A), self.state(Slot::B)]),
+                trouble: (!seen).then(|| failure(ErrorKind::Configuration)),
+                next_boot: self.order().into_iter().next().filter(|_| seen),
+                images: self.marker.clone().map(|known| known.filter(|_| seen)),
+                boot_id: self.boot_id(),
                 uptime: self.uptime,
                 now: 1_700_000_000 + u64::from(self.boot) * 1000 + self.uptime,
                 settled: self.settled,
@@ -277,34 +218,43 @@ impl Node {
         }
     }
 
+    fn boot_id(&self) -> String {
+        format!("boot-{}", self.boot)
+    }
+
     /// One turn of the driver. `false` when it rests.
     pub(crate) fn turn(&mut self) -> bool {
-        let step = next(&self.record, &self.observe(), self.outcome.take().as_ref());
-        self.asked = None;
+        let last = self.outcome.take();
+        let step = next(&self.record, &self.observe(), last.as_ref());
+        let asked = self.asked.take().is_some();
         let fault = self
             .plan
             .iter()
             .find(|(at, _)| *at == self.effects)
             .map(|(_, fault)| *fault);
-        if step.record != self.record || self.stored.is_none() {
-            if fault == Some(Fault::Unrecorded) {
-                self.effects += 1;
-                if step.command.needs_record() {
-                    self.outcome = Some(failed(ErrorKind::Configuration));
-                    return true;
-                }
-            } else {
-                self.stored = Some(encode(&step.record).unwrap());
+        if (!self.kept || step.record != self.record) && !self.keep(&step.record, fault) {
+            self.kept = false;
+            if step.command.needs_record() {
+                // Whoever asked is told, and all goes on as if nobody had.
+                self.outcome = if asked {
+                    last
+                } else {
+                    Some(failed(ErrorKind::Configuration))
+                };
+                self.moved = None;
+                return true;
             }
         }
+        self.moved = step.event.map(|event| (self.record.at, event));
         let ended = step.record.last != self.record.last;
         self.record = step.record;
         self.command = step.command.clone();
-        self.log
+        self.story
             .push(Told::Turn(self.record.at, step.command.clone()));
         if ended {
             self.reported();
         }
+        self.uncordon();
         match step.command {
             Command::Rest if !self.going_down => return false,
             Command::Rest | Command::Wait { .. } => {
@@ -322,110 +272,46 @@ impl Node {
         true
     }
 
-    fn effect(&mut self, command: &Command, fault: Option<Fault>) {
-        self.effects += 1;
-        match fault {
-            None | Some(Fault::Unrecorded) => self.outcome = Some(self.apply(command)),
-            Some(Fault::Error(kind)) => self.outcome = Some(failed(kind)),
-            Some(Fault::LostAnswer) => {
-                self.apply(command);
-                self.outcome = Some(failed(ErrorKind::Retry));
-            }
-            Some(Fault::DaemonBefore) => self.daemon_restart(),
-            Some(Fault::DaemonAfter) => {
-                self.apply(command);
-                self.daemon_restart();
-            }
-            Some(Fault::PowerBefore) => self.power_cycle(),
-            Some(Fault::PowerWithin) => {
-                if let Command::Write { slot } = command {
-                    assert_ne!(*slot, self.booted, "promise 1");
-                    self.disk[index(*slot)] = Content::Partial;
-                }
-                self.power_cycle();
-            }
-            Some(Fault::PowerAfter) => {
-                self.apply(command);
-                self.power_cycle();
-            }
-            Some(Fault::RecordLost) => {
-                self.apply(command);
-                self.stored = None;
-                self.power_cycle();
-            }
-            Some(Fault::Hangs) => self.hang(),
-            Some(Fault::HangsAfter) => {
-                self.apply(command);
-                self.hang();
-            }
+    /// Writes the record down; whether the driver hears that it was.
+    fn keep(&mut self, record: &Record, fault: Option<Fault>) -> bool {
+        let fails = self.trouble.sealed || fault == Some(Fault::Unrecorded);
+        if !fails {
+            self.stored = Some(record.clone());
+            self.kept = true;
         }
-        if let Some(fault) = fault {
-            self.log.push(Told::Fault(fault));
+        if let Some(fault @ (Fault::Unrecorded | Fault::RecordUnanswered)) = fault {
+            self.strikes(fault, "the record");
+            self.effects += 1;
         }
-        self.states.insert(self.fingerprint());
-        self.check();
+        let heard = !fails && fault != Some(Fault::RecordUnanswered);
+        self.judge.unrecorded |= !heard;
+        heard
     }
 
-    /// What hangs is ended by the service's watchdog, or on a trial boot by the generator's limit, whichever is first.
-    fn hang(&mut self) {
-        let limit = self.limits.trial_deadline + GENERATOR_MARGIN;
-        let on_trial = matches!(self.loader[index(self.booted)], SlotState::Trial { .. });
-        self.uptime += WATCHDOG;
-        if on_trial && self.uptime >= limit {
-            self.power_cycle();
-        } else {
-            self.daemon_restart();
+    /// What comes after a fault is counted anew.
+    fn strikes(&mut self, fault: Fault, effect: &'static str) {
+        self.struck.push((fault, effect));
+        self.story.push(Told::Fault(fault));
+        self.judge.reboots = 0;
+    }
+
+    /// What the adapter does between two steps: a cordon of ours stays for as long as the upgrade needs it.
+    fn uncordon(&mut self) {
+        let needed = matches!(
+            self.record.phase(),
+            Phase::Draining | Phase::Activating | Phase::Confirming
+        );
+        if !needed {
+            self.cordoned = false;
+            self.judge.drained = false;
         }
     }
 
-    /// The promises that hold at every instant.
-    fn check(&self) {
-        let good = [Slot::A, Slot::B].into_iter().any(|slot| {
-            self.state(slot) == SlotState::Good
-                && matches!(self.disk[index(slot)], Content::Image(..))
-        });
-        assert!(good, "promise 2: no good slot\n{}", self.story());
-        for slot in [Slot::A, Slot::B] {
-            if let SlotState::Trial { .. } = self.loader[index(slot)] {
-                let Content::Image(number, _) = self.disk[index(slot)] else {
-                    panic!("promise 3: a partial image on trial\n{}", self.story());
-                };
-                assert_eq!(self.marker[index(slot)], Some(digest(number)), "promise 3");
-            }
-        }
-    }
-
-    /// Promise 4, at the moment at which an end is recorded.
-    fn reported(&self) {
-        let Some(last) = &self.record.last else {
-            return;
-        };
-        let story = || self.story();
-        match last.result {
-            Ending::Completed => {
-                assert_eq!(self.booted, last.slot, "promise 4\n{}", story());
-                assert_eq!(
-                    self.state(last.slot),
-                    SlotState::Good,
-                    "promise 4\n{}",
-                    story()
-                );
-            }
-            Ending::RolledBack if last.kind == slotd_engine::Kind::Rollback => {
-                assert_eq!(self.booted, last.slot, "promise 4\n{}", story());
-            }
-            Ending::RolledBack => {
-                assert_ne!(self.booted, last.slot, "promise 4\n{}", story());
-                assert!(last.failure.is_some(), "no reason\n{}", story());
-            }
-            Ending::Failed => assert!(last.failure.is_some(), "no reason\n{}", story()),
-            Ending::Cancelled => {}
-        }
-    }
-
-    /// The record as it was written.
-    pub(crate) fn keep(&mut self, bytes: Vec<u8>) {
-        self.stored = Some(bytes);
+    /// The record is that one from now on, and it is on the medium.
+    pub(crate) fn resume(&mut self, record: Record) {
+        self.stored = Some(record.clone());
+        self.kept = true;
+        self.record = record;
     }
 
     /// Runs until it rests.
@@ -441,11 +327,7 @@ impl Node {
     /// Runs until the record stands there, before the command of that point is carried out.
     pub(crate) fn run_to(&mut self, at: Point) {
         for _ in 0..200 {
-            let step = next(&self.record, &self.observe(), self.outcome.clone().as_ref());
-            if step.record.at == at {
-                self.record = step.record;
-                self.stored = Some(encode(&self.record).unwrap());
-                self.outcome = Some(Outcome::Waited);
+            if self.stops_at(at) {
                 return;
             }
             assert!(
@@ -456,6 +338,18 @@ impl Node {
             );
         }
         panic!("never at {at:?}");
+    }
+
+    /// Whether the next step leads there; then the record stands there, and nothing was done yet.
+    pub(crate) fn stops_at(&mut self, at: Point) -> bool {
+        let step = next(&self.record, &self.observe(), self.outcome.as_ref());
+        if step.record.at != at {
+            return false;
+        }
+        self.resume(step.record);
+        self.outcome = Some(Outcome::Waited);
+        self.asked = None;
+        true
     }
 
     pub(crate) fn ask(&mut self, request: Request) {
@@ -478,8 +372,12 @@ impl Node {
     }
 }
 
+fn failure(kind: ErrorKind) -> Failure {
+    Failure::new(kind, "as planned")
+}
+
 fn failed(kind: ErrorKind) -> Outcome {
-    Outcome::Failed(Failure::new(kind, "as planned"))
+    Outcome::Failed(failure(kind))
 }
 
 pub(crate) fn index(slot: Slot) -> usize {

@@ -24,7 +24,7 @@ pub(crate) fn world(booted: Slot, target: SlotState, boot: u32) -> Observation {
     seen.world.booted = Some(booted);
     seen.world.loader = Some([SlotState::Good, target]);
     seen.world.boot_id = format!("boot-{boot}");
-    seen.world.staged = (target != SlotState::Good).then(|| (Slot::B, digest(2)));
+    seen.world.images[1] = (target != SlotState::Good).then(|| digest(2));
     seen
 }
 

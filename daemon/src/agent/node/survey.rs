@@ -28,9 +28,9 @@ impl NodeHost {
 
     pub(super) fn observe_world(&self) -> Result<World, Failure> {
         let (table, loader, trouble) = self.look();
-        let staged = loader.as_ref().and_then(|loader| loader.staged.as_ref());
-        let staged = staged.and_then(|(slot, image)| {
-            Some((convert::slot(*slot), Digest::new(&image.expanded_sha256)?))
+        let images = [SlotName::A, SlotName::B].map(|slot| {
+            let image = loader.as_ref().and_then(|loader| loader.image(slot));
+            image.and_then(|image| Digest::new(&image.expanded_sha256))
         });
         let next_boot = loader.as_ref().and_then(|loader| next_slot(&loader.next));
         Ok(World {
@@ -40,7 +40,7 @@ impl NodeHost {
             loader: loader.map(|loader| [convert::state(loader.a), convert::state(loader.b)]),
             trouble,
             next_boot: next_boot.map(convert::slot),
-            staged,
+            images,
             boot_id: self.boot_id()?,
             uptime: self.uptime()?,
             now: now(),

@@ -141,7 +141,7 @@ impl Host for FakeHost {
             }),
             trouble: None,
             next_boot: Some(Slot::A),
-            staged: inner.marker.then(|| (Slot::B, image().digest)),
+            images: [None, inner.marker.then(|| image().digest)],
             boot_id: "boot".to_owned(),
             uptime: 100,
             now: 1_700_000_000,
