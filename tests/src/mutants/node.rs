@@ -2,7 +2,16 @@
 
 use super::{Mutant, Tests, Writer};
 
-const ENGINE: Tests = &["--package", "slotd-engine", "--lib", "--tests"];
+/// Single steps, by hand.
+const TRANSITIONS: Tests = &["--package", "slotd-engine", "--test", "transitions"];
+/// Every single fault on the way of an upgrade.
+const FAULTS: Tests = &["--package", "slotd-engine", "--test", "faults"];
+/// A node under a wish of the cluster.
+const CLUSTER: Tests = &["--package", "slotd-engine", "--test", "cluster"];
+/// What others did meanwhile.
+const OTHER_HANDS: Tests = &["--package", "slotd-engine", "--test", "other_hands"];
+/// Every state, with two disturbances.
+const PATHS: Tests = &["--package", "slotd-engine", "--test", "paths"];
 const AGENT: Tests = &["--package", "slotd", "--lib", "agent::"];
 const HEALTH: Tests = &["--package", "slotd", "--lib", "health::"];
 
@@ -12,9 +21,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
         promises: &[4],
         writer: None,
         file: "daemon/engine/src/read.rs",
-        before: "(true, _) => Seen::plain(Event::TrialRunning),",
-        after: "(true, _) => Seen::plain(Event::ProvenRunning),",
-        tests: ENGINE,
+        before: "        _ => Event::TrialRunning,\n",
+        after: "        _ => Event::ProvenRunning,\n",
+        tests: PATHS,
     },
     Mutant {
         name: "a slot is proven before the boot is complete",
@@ -23,16 +32,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "daemon/engine/src/table.rs",
         before: "row(&[Point::Check], Event::Healthy, Point::AwaitBootComplete),",
         after: "row(&[Point::Check], Event::Healthy, Point::Bless),",
-        tests: ENGINE,
+        tests: FAULTS,
     },
     Mutant {
         name: "an unhealthy slot is proven",
         promises: &[4, 6],
         writer: None,
         file: "daemon/engine/src/table.rs",
-        before: "row(UNDECIDED, Event::Unhealthy, Point::GiveUp),",
-        after: "row(UNDECIDED, Event::Unhealthy, Point::Bless),",
-        tests: ENGINE,
+        before: "row(&[Point::Check], Event::Unhealthy, Point::GiveUp),",
+        after: "row(&[Point::Check], Event::Unhealthy, Point::Bless),",
+        tests: FAULTS,
     },
     Mutant {
         name: "a trial that is late is waited for",
@@ -41,7 +50,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "daemon/engine/src/table.rs",
         before: "row(UNDECIDED, Event::Late, Point::GiveUp),",
         after: "row(&[Point::AwaitBootComplete], Event::Late, Point::GiveUp),",
-        tests: ENGINE,
+        tests: TRANSITIONS,
     },
     Mutant {
         name: "a drain that fails leads to a reboot",
@@ -50,7 +59,25 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "daemon/engine/src/table.rs",
         before: "row(&[Point::Drain], Event::Failed, Point::Discard),",
         after: "row(&[Point::Drain], Event::Failed, Point::Arm),",
-        tests: ENGINE,
+        tests: CLUSTER,
+    },
+    Mutant {
+        name: "another image in the slot is the upgrade's success",
+        promises: &[4],
+        writer: None,
+        file: "daemon/engine/src/read.rs",
+        before: "own_image(upgrade, seen) != Some(false) {",
+        after: "upgrade.image.is_some() {",
+        tests: OTHER_HANDS,
+    },
+    Mutant {
+        name: "a node that was given back is rebooted undrained after a restart",
+        promises: &[8],
+        writer: None,
+        file: "daemon/engine/src/answer.rs",
+        before: "matches!(at, Point::Arm | Point::Restart) && upgrade.drain.is_some() => {",
+        after: "at == Point::Arm && upgrade.drain.is_some() => {",
+        tests: OTHER_HANDS,
     },
     Mutant {
         name: "a trial that the loader never starts is rebooted for, again and again",
@@ -59,7 +86,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "daemon/engine/src/read.rs",
         before: "const RESTARTS: u32 = 2;",
         after: "const RESTARTS: u32 = 2000;",
-        tests: ENGINE,
+        tests: TRANSITIONS,
     },
     Mutant {
         name: "a slot is written while the running one is not proven",
@@ -68,16 +95,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "daemon/engine/src/read.rs",
         before: "Request::Install(_) => match seen.world.booted.and_then(|slot| seen.world.proven(slot)) {",
         after: "Request::Install(_) => match seen.world.booted {",
-        tests: ENGINE,
+        tests: TRANSITIONS,
     },
     Mutant {
         name: "a staged image that is gone is not missed",
         promises: &[3],
         writer: None,
         file: "daemon/engine/src/read.rs",
-        before: "(false, _) if seen.world.staged_for(upgrade).is_some() => None,",
-        after: "(false, _) if seen.world.loader.is_some() => None,",
-        tests: ENGINE,
+        before: "        _ if seen.world.staged_for(upgrade).is_some() => None,",
+        after: "        _ if seen.world.loader.is_some() => None,",
+        tests: TRANSITIONS,
     },
     Mutant {
         name: "a good slot that was left is taken for a success",
@@ -86,7 +113,25 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "daemon/engine/src/table.rs",
         before: "row(CONFIRMING, Event::WentBack, Point::RolledBack),",
         after: "row(CONFIRMING, Event::WentBack, Point::Completed),",
-        tests: ENGINE,
+        tests: PATHS,
+    },
+    Mutant {
+        name: "a proven slot that was left is given up",
+        promises: &[5],
+        writer: None,
+        file: "daemon/engine/src/table.rs",
+        before: "row(ACTIVATING, Event::WentBack, Point::RolledBack),",
+        after: "row(ACTIVATING, Event::WentBack, Point::GiveUp),",
+        tests: PATHS,
+    },
+    Mutant {
+        name: "an image that failed here is tried again by itself",
+        promises: &[9],
+        writer: None,
+        file: "daemon/engine/src/answer.rs",
+        before: "Some(refused) if !anew =>",
+        after: "Some(refused) if !anew && refused.reason.is_empty() =>",
+        tests: PATHS,
     },
     Mutant {
         name: "a trial is armed that no record knows of",
@@ -95,7 +140,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "daemon/engine/src/next.rs",
         before: "                | Self::Arm(_)\n",
         after: "",
-        tests: ENGINE,
+        tests: FAULTS,
     },
     Mutant {
         name: "confirming waits for the record",
@@ -104,15 +149,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         file: "daemon/engine/src/next.rs",
         before: "                | Self::Reboot { forced: false }\n",
         after: "                | Self::Reboot { .. }\n                | Self::MarkGood { .. }\n",
-        tests: &[
-            "--package",
-            "slotd-engine",
-            "--package",
-            "slotd",
-            "--lib",
-            "--test",
-            "faults",
-        ],
+        tests: TRANSITIONS,
     },
     Mutant {
         name: "the record is not durable before its name",
