@@ -75,6 +75,12 @@ fn world(record: &Record, seen: &Observation) -> Option<Seen> {
         return Some(overtaken);
     }
     match record.phase() {
+        Phase::Staging | Phase::Staged | Phase::Draining
+            if booted != upgrade.target && on_trial(seen, booted) =>
+        {
+            let reason = format!("the running slot {booted} became a trial, which is judged first");
+            Seen::because(Event::RunningTried, ErrorKind::Unsafe, reason)
+        }
         Phase::Staging => on_target(upgrade, seen, booted),
         Phase::Staged | Phase::Draining => staged(upgrade, seen, booted),
         Phase::Activating => activating(record.at, upgrade, seen, booted),
@@ -93,6 +99,10 @@ fn adopted(record: &Record, seen: &Observation, booted: Slot) -> Option<Seen> {
         SlotState::Trial { .. } if !ended_here => Seen::plain(Event::TrialRunning),
         _ => None,
     }
+}
+
+fn on_trial(seen: &Observation, slot: Slot) -> bool {
+    matches!(seen.world.state(slot), Some(SlotState::Trial { .. }))
 }
 
 /// While staging, the target must not be what runs: somebody else changed the slots meanwhile.

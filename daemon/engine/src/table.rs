@@ -177,6 +177,8 @@ pub enum Event {
     TargetRunning,
     /// The target holds another image than the one that the upgrade wrote.
     Overtaken,
+    /// The running slot, which is not the target, was made a trial by other means.
+    RunningTried,
     /// The old slot runs and the loader gave the target up.
     FellBack,
     /// The old slot runs although tries were left.
@@ -225,6 +227,7 @@ impl Event {
             Self::NoFallback => "nothing good to go back to",
             Self::TargetRunning => "target is booted",
             Self::Overtaken => "another image in the target",
+            Self::RunningTried => "running slot made a trial",
             Self::FellBack => "old slot runs, loader gave up",
             Self::Abandoned => "old slot runs, tries left",
             Self::WentBack => "old slot runs, as asked",
@@ -316,6 +319,7 @@ pub const TABLE: &[Row] = &[
     row(STAGING, Event::Interrupted, Point::Preflight),
     row(TOUCHING, Event::TrialRunning, Point::Check),
     row(TOUCHING, Event::TargetRunning, Point::Failed),
+    row(TOUCHING, Event::RunningTried, Point::Failed),
     row(
         &[Point::PrepareBoot, Point::Discard],
         Event::ProvenRunning,
@@ -335,6 +339,7 @@ pub const TABLE: &[Row] = &[
     row(&[Point::Staged], Event::ProvenRunning, Point::Completed),
     row(&[Point::Staged], Event::FellBack, Point::RolledBack),
     row(&[Point::Staged], Event::Overtaken, Point::Failed),
+    row(&[Point::Staged], Event::RunningTried, Point::Failed),
     // Draining.
     row(&[Point::Staged], Event::DrainAsked, Point::Drain),
     row(&[Point::Drain], Event::Done, Point::Arm),
@@ -352,6 +357,7 @@ pub const TABLE: &[Row] = &[
     row(&[Point::Drain], Event::ProvenRunning, Point::Completed),
     row(&[Point::Drain], Event::FellBack, Point::RolledBack),
     row(&[Point::Drain], Event::Overtaken, Point::Failed),
+    row(&[Point::Drain], Event::RunningTried, Point::Failed),
     // The cordon may be gone with an end that could not be kept.
     row(
         &[Point::Arm, Point::Restart],

@@ -2,7 +2,8 @@
 //! withdrawn, faults, power cuts and other hands, in any order. The model asks for the promises after every effect; here is
 //! asserted that every life comes to rest on a good slot, and has told the truth about all that it was asked for.
 //!
-//! `LIVES` and `LIFE_STEPS` make it longer; the seed is printed, and `PROPTEST_RNG_SEED` gives it.
+//! Every run lives the same lives: `PROPTEST_RNG_SEED` gives another seed than the one that is printed, `LIVES` and
+//! `LIFE_STEPS` more and longer ones.
 
 #![allow(
     clippy::unwrap_used,
@@ -14,7 +15,6 @@
 mod node;
 
 use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
 
 use node::operation::Operation;
 use node::{FAULTS, Nature, Node, request};
@@ -231,7 +231,7 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 
 #[test]
 fn every_life_comes_to_rest_on_a_good_slot() {
-    let seed = number("PROPTEST_RNG_SEED", RandomState::new().hash_one(0_u8));
+    let seed = number("PROPTEST_RNG_SEED", 0x51_07_d0);
     let lives = number("LIVES", 4000);
     let steps = usize::try_from(number("LIFE_STEPS", 80)).unwrap();
     println!("seed: PROPTEST_RNG_SEED={seed}");

@@ -308,3 +308,39 @@ fn an_edit_is_heard_where_neither_slot_runs() {
         assert_eq!(begun.record.upgrade.unwrap().id, 2);
     }
 }
+
+#[test]
+fn a_running_slot_that_was_made_a_trial_is_judged_before_anything_else() {
+    for at in [
+        Point::Preflight,
+        Point::Invalidate,
+        Point::Write,
+        Point::PrepareBoot,
+        Point::Discard,
+        Point::Staged,
+        Point::Drain,
+    ] {
+        let mut seen = world(Slot::A, SlotState::Empty, 2);
+        seen.world.loader = Some([TRIAL, SlotState::Empty]);
+        let ended = next(&record(at), &seen, None).record;
+        let last = ended.last.as_ref().unwrap();
+        assert_eq!((last.id, last.result), (1, Ending::Failed), "{at:?}");
+        let told = Outcome::Reported(1);
+        let judged = [None, Some(&told)]
+            .into_iter()
+            .scan(ended, |record, outcome| {
+                let step = next(record, &seen, outcome);
+                *record = step.record.clone();
+                Some(step)
+            })
+            .last()
+            .unwrap();
+        assert_eq!(judged.record.at, Point::Check, "{at:?}");
+        let upgrade = judged.record.upgrade.unwrap();
+        assert_eq!(
+            (upgrade.kind, upgrade.target),
+            (Kind::Adopted, Slot::A),
+            "{at:?}"
+        );
+    }
+}

@@ -208,10 +208,17 @@ fn rests(node: &Node) {
 
 /// The rows that need more than two disturbances: each is taken by a step of its own.
 const FURTHER: &[(Point, Event)] = &[
+    (Point::Preflight, Event::RunningTried),
     (Point::Invalidate, Event::TrialRunning),
+    (Point::Invalidate, Event::RunningTried),
     (Point::Write, Event::TrialRunning),
+    (Point::Write, Event::RunningTried),
+    (Point::PrepareBoot, Event::RunningTried),
     (Point::Discard, Event::TrialRunning),
     (Point::Discard, Event::ProvenRunning),
+    (Point::Discard, Event::RunningTried),
+    (Point::Staged, Event::RunningTried),
+    (Point::Drain, Event::RunningTried),
     (Point::Arm, Event::NoFallback),
     (Point::Select, Event::TrialRunning),
     (Point::Restart, Event::Failed),
@@ -236,6 +243,11 @@ fn what_needs_more_than_two_disturbances_is_taken_by_a_step_of_its_own() {
             Event::ProvenRunning => {
                 let mut seen = world(Slot::B, SlotState::Good, 2);
                 seen.world.images[1] = Some(digest(2));
+                seen
+            }
+            Event::RunningTried => {
+                let mut seen = world(Slot::A, SlotState::Empty, 2);
+                seen.world.loader = Some([TRIAL, SlotState::Empty]);
                 seen
             }
             Event::NoFallback if at == Point::Arm => {
