@@ -102,10 +102,11 @@ fn table_changed(group: &mut Group, small: &Small) -> Result<()> {
         Leaves::Forgotten,
         |node| {
             let url = serve(node, &small.zstd, Fault::None);
-            node.machine.run(&format!(
+            let stage = format!(
                 "slotd install {url} --checksum {} {STAGE}",
                 small.zstd.checksum
-            ))?;
+            );
+            node.machine.run(&stage)?;
             let named = |name: &str| {
                 format!(
                     "sfdisk --quiet --no-reread --no-tell-kernel --force --part-label /dev/nvme0n1 3 {name}"
@@ -125,7 +126,10 @@ fn table_changed(group: &mut Group, small: &Small) -> Result<()> {
                 let phase = node.status()?["upgrade"]["phase"].take();
                 Ok(phase == "Failed" || phase == "Idle")
             })?;
-            node.machine.run(&named("root-b")).map(drop)
+            node.machine.run(&named("root-b"))?;
+            // What could not be taken back then is by the next upgrade.
+            node.machine.run(&stage)?;
+            node.machine.run("slotd cancel").map(drop)
         },
     )
 }
