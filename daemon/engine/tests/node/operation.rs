@@ -110,6 +110,8 @@ impl Node {
     pub(crate) fn ask_for(&mut self, request: Request, nature: Nature) {
         if let Request::Install(_) | Request::Retarget(_) = request {
             self.supply = (self.number(nature), nature);
+            // Each image may have as many as it takes.
+            self.judge.reboots = 0;
         }
         self.ask(request);
     }
