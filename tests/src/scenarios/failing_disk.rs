@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::{in_machine, proved_in_machine};
+use super::proved_in_machine;
 use crate::artifacts::Image;
 use crate::cuts::{Reference, SECTOR};
 use crate::images::{V1, V2};
@@ -20,7 +20,7 @@ use crate::vm::DiskFault;
 
 pub(super) fn tests() -> Vec<Test> {
     vec![
-        in_machine(
+        proved_in_machine(
             "vm/a-disk-that-fails-leaves-systemd-boot-a-whole-slot",
             |lab| fails(lab, Loader::SystemdBoot),
         ),
