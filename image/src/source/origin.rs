@@ -53,6 +53,10 @@ impl FromStr for Origin {
             Ok(url) => url,
             Err(error) => return refuse(error.to_string()),
         };
+        // `%2A` and wide forms become it within the parser.
+        if url.host_str().is_some_and(|host| host.contains('*')) {
+            return say("its host is no name and no address");
+        }
         if scheme == "http" && !url.host().is_some_and(is_this_machine) {
             return say(
                 "plain http shows credentials to everybody on the way, so only this machine itself may be meant",
@@ -147,6 +151,8 @@ mod tests {
             ("https://me:hunter2@h.example", "a user"),
             ("https://hunter2@h.example", "a user"),
             ("https://*.hunter2.example", "no name"),
+            ("https://%2a.hunter2.example", "no name"),
+            ("https://\u{ff0a}.hunter2.example", "no name"),
             ("https://hunter2.example ", "no name"),
             ("https://hunter2\n.example", "no name"),
             ("https://hunter2.example:", "port is missing"),

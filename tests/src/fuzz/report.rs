@@ -1,6 +1,7 @@
 //! What libFuzzer says of a run, and what is said of all.
 
 use std::fmt;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -22,13 +23,25 @@ pub(super) struct Figures {
     memory: u64,
     /// The file of an input for which a property does not hold.
     finding: Option<PathBuf>,
+    /// What was said of it: the panic's message, or libFuzzer's own.
+    said: Vec<String>,
 }
+
+/// Lines of a panic's message that are kept.
+const SAID: usize = 4;
+/// Bytes of a finding up to which it is shown, since its file may lie on a machine that is gone by then.
+const SHOWN: usize = 2048;
 
 impl Figures {
     /// Takes what one line says: `#4096 pulse  cov: 120 ft: 300 corp: 25/1Kb … rss: 41Mb`, or where a finding was written.
     pub(super) fn take(&mut self, line: &str) {
         if let Some((_, path)) = line.split_once("Test unit written to ") {
             self.finding = Some(path.trim().into());
+        }
+        let begins = line.contains(" panicked at ") || line.contains("ERROR: libFuzzer: ");
+        let goes_on = !self.said.is_empty() && !line.starts_with(['=', '#']);
+        if (begins || goes_on) && self.said.len() < SAID {
+            self.said.push(line.to_owned());
         }
         let mut words = line.split_whitespace();
         let Some(executions) = words
@@ -105,9 +118,15 @@ impl Run {
         let Some(finding) = &self.figures.finding else {
             return format!("ended without a verdict ({})\n  log: {log}", self.status);
         };
+        let said = self.figures.said.join("\n  ");
+        let input = match fs::read(finding) {
+            Ok(bytes) if bytes.len() <= SHOWN => format!("\"{}\"", bytes.escape_ascii()),
+            Ok(bytes) => format!("{} bytes", bytes.len()),
+            Err(error) => error.to_string(),
+        };
         let finding = finding.display();
         format!(
-            "FOUND: {finding}\n  log: {log}\n  again: {} {finding}\n  as a test: cp {finding} tests/fuzz/corpus/{}/any-NAME",
+            "FOUND: {finding}\n  {said}\n  input: {input}\n  log: {log}\n  again: {} {finding}\n  as a test: cp {finding} tests/fuzz/corpus/{}/any-NAME",
             self.again, self.name
         )
     }
@@ -168,6 +187,7 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::path::Path;
 
     use super::{Figures, Report, Run};
@@ -218,11 +238,25 @@ mod tests {
             log: "log".into(),
             again: "SLOTD_FUZZ_TARGET=image/zstd fuzz".to_owned(),
         };
-        run.figures.take("Test unit written to /f/crash-1");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("crash-1");
+        fs::write(&file, b"\x28\xb5a\n").unwrap();
+        let file = file.display();
+        for line in [
+            "#8 NEW    cov: 120 ft: 301 corp: 25/12Kb",
+            "thread '<unnamed>' (7) panicked at image/src/fuzzing.rs:88:13:",
+            "pieces make no difference",
+            "==7== ERROR: libFuzzer: deadly signal",
+            &format!("artifact_prefix='/f/'; Test unit written to {file}"),
+        ] {
+            run.figures.take(line);
+        }
         let verdict = run.verdict();
         for part in [
-            "again: SLOTD_FUZZ_TARGET=image/zstd fuzz /f/crash-1\n",
-            "cp /f/crash-1 tests/fuzz/corpus/image/zstd/",
+            "panicked at image/src/fuzzing.rs:88:13:\n  pieces make no difference\n",
+            "input: \"(\\xb5a\\n\"\n",
+            &format!("again: SLOTD_FUZZ_TARGET=image/zstd fuzz {file}\n"),
+            &format!("cp {file} tests/fuzz/corpus/image/zstd/"),
         ] {
             assert!(verdict.contains(part), "{verdict}");
         }
