@@ -10,13 +10,20 @@ use anyhow::{Context, Result, bail};
 const TOOLS: &[(&str, &str)] = &[
     ("g++", "g++"),
     ("qemu-system-x86_64", "qemu-system-x86"),
+    ("qemu-storage-daemon", "qemu-system-common"),
     ("mmdebstrap", "mmdebstrap"),
     ("mformat", "mtools"),
+    ("fsck.fat", "dosfstools"),
+    ("mcopy", "mtools"),
+    ("mdir", "mtools"),
+    ("mtype", "mtools"),
+    ("mdel", "mtools"),
     ("sfdisk", "fdisk"),
     ("sgdisk", "gdisk"),
     ("cgpt", "cgpt"),
     ("mke2fs", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
+    ("e2fsck", "e2fsprogs"),
     ("mkfs.btrfs", "btrfs-progs"),
     ("zstd", "zstd"),
     ("curl", "curl"),
@@ -24,7 +31,10 @@ const TOOLS: &[(&str, &str)] = &[
     ("veritysetup", "cryptsetup-bin"),
     ("objcopy", "binutils"),
     ("setpriv", "util-linux"),
+    ("unshare", "util-linux"),
     ("losetup", "mount"),
+    ("mount", "mount"),
+    ("umount", "mount"),
     ("partx", "util-linux"),
     ("systemd-analyze", "systemd"),
     ("busctl", "systemd"),
@@ -33,6 +43,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("efibootmgr", "efibootmgr"),
     ("grub-mkimage", "grub-common"),
     ("grub-editenv", "grub-common"),
+    ("grub-fstest", "grub-common"),
     ("grub-emu", "grub-emu"),
     ("mkimage", "u-boot-tools"),
     ("mkenvimage", "u-boot-tools"),
@@ -162,7 +173,65 @@ fn find(tool: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::missing;
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use super::{TOOLS, missing};
+    use crate::artifacts::repository;
+
+    /// Programs that are in no need of a package: of those that no Debian system is without (coreutils, dpkg, apt, libc-bin,
+    /// util-linux, e2fsprogs), that are done without, or that are installed where they are wanted.
+    const OTHERWISE: [&str; 20] = [
+        "apt-get",
+        "blkid",
+        "blockdev",
+        "chattr",
+        "cp",
+        "dd",
+        "dpkg-deb",
+        "dpkg-query",
+        "fdtput",
+        "git",
+        "ldd",
+        "modprobe",
+        "nice",
+        "python3",
+        "sh",
+        "sha256sum",
+        "stty",
+        "sync",
+        "timeout",
+        "true",
+    ];
+    /// How a program is named that is started.
+    const STARTS: [&str; 3] = ["Command::new(\"", "process::output(\"", "process::run(\""];
+
+    fn started(folder: &Path, found: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                started(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                for start in STARTS {
+                    let names = text.split(start).skip(1);
+                    found.extend(names.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_program_that_is_started_is_installed_first() {
+        let mut found = BTreeSet::new();
+        started(&repository().join("tests/src"), &mut found);
+        assert!(found.contains("fsck.fat") && found.contains("sfdisk"));
+        found.retain(|name| {
+            !TOOLS.iter().any(|(tool, _)| tool == name) && !OTHERWISE.contains(&name.as_str())
+        });
+        assert_eq!(found, BTreeSet::new());
+    }
 
     #[test]
     fn only_packages_of_what_is_missing_are_named_each_once() {

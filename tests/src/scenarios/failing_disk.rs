@@ -55,7 +55,8 @@ fn fails(lab: &Lab, loader: Loader) -> Result<()> {
     let middle = DiskFault::Writes(vec![(slot.start + image.size / 2) / SECTOR]);
 
     in_the_image(&mut node, &image, &middle).context("in the middle of the image")?;
-    in_the_boot_partition(&mut node, &image, &boot).context("in the boot partition")?;
+    in_the_boot_partition(&mut node, &image, &boot, place(loader))
+        .context("in the boot partition")?;
     at_each_flush(&mut node, &image).context("at each flush")?;
     where_success_is_recorded(&mut node, &boot).context("where success is recorded")?;
 
@@ -83,12 +84,26 @@ fn in_the_image(node: &mut Node, image: &Image, fault: &DiskFault) -> Result<()>
     node.expect(&FRESH)
 }
 
+/// What a refusal calls the loader's data.
+fn place(loader: Loader) -> &'static str {
+    match loader {
+        Loader::Grub | Loader::GrubBios => "GRUB's environment block",
+        Loader::Uboot | Loader::UbootFile | Loader::UbootRaw => "U-Boot's environment",
+        Loader::SystemdBoot | Loader::Efi => "the boot partition",
+    }
+}
+
 /// Before an upgrade it is refused, and nothing is written to the slot; once the slot is being written, it fails.
-fn in_the_boot_partition(node: &mut Node, image: &Image, fault: &DiskFault) -> Result<()> {
+fn in_the_boot_partition(
+    node: &mut Node,
+    image: &Image,
+    fault: &DiskFault,
+    place: &str,
+) -> Result<()> {
     node.machine.fail_disk(fault)?;
     let command = node.install_command(image, "");
-    let says = &["the boot partition cannot be written", SAYS];
-    node.refused(&command, CONFIGURATION, says)?;
+    let refusal = format!("{place} cannot be written");
+    node.refused(&command, CONFIGURATION, &[&refusal, SAYS])?;
     node.machine.mend_disk()?;
     sound(node)?;
     fails_from_the_middle_on(node, image, fault)?;
