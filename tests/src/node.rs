@@ -157,12 +157,15 @@ impl Node {
         let mut boot = self.machine.wait_for_boot_within(patience)?;
         loop {
             let output = self.machine.try_run("slotd status --output json");
-            let phase = output.as_ref().ok().and_then(|output| {
-                let status: Value = serde_json::from_str(&output.stdout).ok()?;
-                Some(status["upgrade"]["phase"].as_str()?.to_owned())
+            let upgrade = output.as_ref().ok().and_then(|output| {
+                let mut status: Value = serde_json::from_str(&output.stdout).ok()?;
+                Some(status["upgrade"].take())
             });
-            match phase.as_deref() {
+            let upgrade = upgrade.unwrap_or_default();
+            match upgrade["phase"].as_str() {
                 Some("Activating" | "Confirming" | "Draining" | "Staging") | None => {}
+                // On its way to its trial, unless no more than this was asked for.
+                Some("Staged") if upgrade["stageOnly"] == false => {}
                 Some(_) => return Ok(boot),
             }
             if Instant::now() > deadline {
