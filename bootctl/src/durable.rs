@@ -3,8 +3,10 @@
 //! vfat adds a new name without size and first cluster, and fills these in only when the inode is written:
 //! a directory that is synced first holds a name that leads nowhere, and the old one is gone. Clusters are
 //! freed as soon as the last user of an unlinked file closes it, whether or not the medium has lost the name by
-//! then. And syncfs writes everything but, having no `sync_fs` there, leaves it in the disk's own cache, which
-//! fsync flushes (`fs/fat/{namei_vfat,inode,file}.c`, Linux 6.1).
+//! then. An fsync writes a file's name, with its first cluster, before the table that says which clusters follow: a
+//! name that leads to clusters that the table holds for free makes the kernel set the file system read-only when it
+//! is removed, and no upgrade could go on after a power cut. And syncfs writes everything but, having no `sync_fs`
+//! there, leaves it in the disk's own cache, which fsync flushes (`fs/fat/{namei_vfat,inode,file}.c`, Linux 6.1).
 //!
 //! On ext4 that syncfs is what lets GRUB, which replays no journal, find a new name: once the journal is committed, what
 //! it holds is written to where it belongs (`sync_filesystem` of `fs/sync.c`). A sync of file and directory does not do that.
@@ -12,11 +14,14 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
-use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, FallocateFlags, RenameFlags, fallocate, renameat2};
 use nix::libc;
+use nix::sys::stat::{major, minor};
+use nix::sys::statfs::{MSDOS_SUPER_MAGIC, fstatfs};
 use nix::unistd::syncfs;
 
 use crate::error::{Error, Result};
@@ -24,17 +29,25 @@ use crate::error::{Error, Result};
 /// Piece in which files are written, in bytes.
 const PIECE: usize = 256 * 1024;
 
-/// Writes a file that nothing leads to yet. Its content and size are durable when it returns; the caller
-/// renames it. A crash in the middle leaves any part of it.
-pub(crate) fn write(path: &Path, content: &mut dyn Read) -> Result<()> {
+/// Writes a file that nothing leads to yet, of so many bytes where that is known. Its content and size are durable
+/// when it returns; the caller renames it. A crash in the middle leaves any part of it, and of what was there before
+/// it all or nothing; on FAT a name that leads to anything leads to clusters of its own.
+pub(crate) fn write(path: &Path, size: Option<u64>, content: &mut dyn Read) -> Result<()> {
+    // Not truncated: its clusters must not be free before its name is gone.
+    remove(path)?;
     let mut file = OpenOptions::new()
         .write(true)
-        .create(true)
-        .truncate(true)
+        .create_new(true)
         .mode(0o600)
         .custom_flags(libc::O_CLOEXEC)
         .open(path)
         .map_err(Error::io("create", path))?;
+    let fat = is_fat(&file);
+    // The name is on the medium with no cluster yet at the most: Linux writes it by itself after half a minute.
+    let reserved = fat && reserve(&file, size, path)?;
+    if reserved {
+        sync_table(&file, path)?;
+    }
     let mut piece = vec![0; PIECE];
     loop {
         let read = match content.read(&mut piece) {
@@ -46,7 +59,55 @@ pub(crate) fn write(path: &Path, content: &mut dyn Read) -> Result<()> {
         let bytes = piece.get(..read).unwrap_or_default();
         file.write_all(bytes).map_err(Error::io("write", path))?;
     }
+    if fat && !reserved {
+        sync_table(&file, path)?;
+    }
     sync_file(&file, path)
+}
+
+/// As [`write()`], of these bytes.
+pub(crate) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
+    write(path, Some(length(bytes)), &mut &*bytes)
+}
+
+/// How many bytes these are.
+pub(crate) fn length(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+fn is_fat(file: &File) -> bool {
+    fstatfs(file).is_ok_and(|found| found.filesystem_type() == MSDOS_SUPER_MAGIC)
+}
+
+/// Gives a file its clusters before it has a size; whether it was done.
+fn reserve(file: &File, size: Option<u64>, path: &Path) -> Result<bool> {
+    let Some(size) = size.and_then(|size| i64::try_from(size).ok()) else {
+        return Ok(false);
+    };
+    if size == 0 {
+        return Ok(false);
+    }
+    match fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, size) {
+        Ok(()) => Ok(true),
+        // vfat has it since Linux 4.6.
+        Err(Errno::EOPNOTSUPP) => Ok(false),
+        Err(errno) => Err(Error::sys("reserve the room of", path)(errno)),
+    }
+}
+
+/// Writes what is changed of the file system's tables, but no inode: on FAT this is the table of clusters. Durable when
+/// it returns. Where the device has no node it is left to the sync of the file.
+fn sync_table(file: &File, path: &Path) -> Result<()> {
+    let device = file.metadata().map_err(Error::io("stat", path))?.dev();
+    let node = format!("/dev/block/{}:{}", major(device), minor(device));
+    match File::open(&node) {
+        Ok(node) => node
+            .sync_all()
+            .map_err(Error::io("sync the table of clusters for", path))?,
+        Err(error) => tracing::debug!(%node, %error, "the table of clusters is not synced first"),
+    }
+    note("synced the table for", path);
+    Ok(())
 }
 
 /// Renames within a directory, over what is there. Durable when it returns.
@@ -100,12 +161,51 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
 }
 
 /// Makes a directory if it is missing. Durable when it returns.
+///
+/// A crash in the middle leaves it, or not. On FAT it is made under a name that nothing else has, and renamed once all of
+/// it is on the medium: until then its name may lead to a cluster that the table holds for free, or that holds what was
+/// there before, and Linux sets the file system read-only as soon as it looks such a name up. That name is never looked
+/// up again.
 pub(crate) fn make_directory(path: &Path) -> Result<()> {
+    let parent = path.parent().unwrap_or(path);
+    let fat = File::open(parent).is_ok_and(|parent| is_fat(&parent));
+    if fat && !path.is_dir() {
+        let temporary = unused_name(path, &names_in(parent)?);
+        create_directory(&temporary)?;
+        return rename(&temporary, path);
+    }
+    create_directory(path)
+}
+
+fn create_directory(path: &Path) -> Result<()> {
     match fs::create_dir(path) {
-        Ok(()) => sync_directory_of(path),
+        Ok(()) => {
+            note("made", path);
+            sync_directory_of(path)
+        }
         Err(error) if error.kind() == IoKind::AlreadyExists => Ok(()),
         Err(error) => Err(Error::io("make directory", path)(error)),
     }
+}
+
+/// Names in a directory, without a look at what they lead to.
+fn names_in(directory: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(directory).map_err(Error::io("list", directory))?;
+    entries
+        .map(|entry| {
+            let entry = entry.map_err(Error::io("list", directory))?;
+            Ok(entry.file_name().to_string_lossy().to_ascii_lowercase())
+        })
+        .collect()
+}
+
+/// The first of the temporary names beside a directory that is not taken. All are lowercase.
+fn unused_name(path: &Path, taken: &[String]) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let name = name.to_ascii_lowercase();
+    let mut names = (0_u32..).map(|number| format!("slotd-new-{name}.{number}.tmp"));
+    let unused = names.find(|name| !taken.contains(name));
+    path.with_file_name(unused.unwrap_or_default())
 }
 
 fn note(what: &str, path: &Path) {
@@ -148,7 +248,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::{exchange, remove, rename, write};
+    use super::{exchange, make_directory, remove, rename, unused_name, write};
 
     thread_local! {
         static RECORDED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -189,7 +289,8 @@ mod tests {
     #[test]
     fn written_content_is_durable_before_a_name_leads_to_it() {
         let order = recorded(|entries| {
-            write(&entries.join("b.conf.tmp"), &mut b"linux /b\n".as_slice()).unwrap();
+            let text = b"linux /b\n";
+            write(&entries.join("b.conf.tmp"), Some(9), &mut text.as_slice()).unwrap();
             rename(&entries.join("b.conf.tmp"), &entries.join("b+2-1.conf")).unwrap();
         });
         assert_eq!(
@@ -231,5 +332,24 @@ mod tests {
             remove(&entries.join("b+2-1.conf")).unwrap();
         });
         assert_eq!(order, ["removed b+2-1.conf", "synced entries"]);
+    }
+
+    #[test]
+    fn a_directory_is_made_once_and_synced() {
+        let order = recorded(|entries| {
+            make_directory(&entries.join("b")).unwrap();
+            make_directory(&entries.join("b")).unwrap();
+        });
+        assert_eq!(order, ["made b", "synced entries"]);
+    }
+
+    #[test]
+    fn a_name_that_a_directory_was_made_under_before_is_not_used_again() {
+        let place = Path::new("/efi/slotd/B");
+        let first = unused_name(place, &[]);
+        assert_eq!(first, Path::new("/efi/slotd/slotd-new-b.0.tmp"));
+        let taken = ["b.tmp", "slotd-new-b.0.tmp"].map(str::to_owned);
+        let second = unused_name(place, &taken);
+        assert_eq!(second, Path::new("/efi/slotd/slotd-new-b.1.tmp"));
     }
 }

@@ -81,7 +81,7 @@ impl Markers {
         let folder = path.parent().unwrap_or(&path);
         make_folders(folder)?;
         let temporary = folder.join("image.json.tmp");
-        durable::write(&temporary, &mut marker.render().as_slice())?;
+        durable::write_bytes(&temporary, &marker.render())?;
         durable::rename(&temporary, &path)?;
         match self.read(slot)? {
             Some(Ok(found)) if found == *marker => Ok(()),
@@ -131,7 +131,7 @@ impl Markers {
         let folder = self.system.path(&self.folder);
         make_folders(&folder)?;
         let file = folder.join(".slotd-write-test.tmp");
-        durable::write(&file, &mut std::io::empty())?;
+        durable::write_bytes(&file, &[])?;
         durable::remove(&file)
     }
 }

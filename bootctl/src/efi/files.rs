@@ -1,7 +1,7 @@
 //! The slots' programs on the EFI system partition: `EFI/slotd/b/linux.efi` and `initrd`, copied from the slot.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind as IoKind, Read};
+use std::io::{self, ErrorKind as IoKind, Read};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -207,7 +207,9 @@ fn copy(target: &Path, content: &Content<'_>) -> Result<FileRecord> {
     let mut temporary = target.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);
-    if let Err(error) = durable::write(&temporary, &mut content()?) {
+    let size = io::copy(&mut content()?, &mut io::sink())
+        .map_err(Error::io("read the content of", target))?;
+    if let Err(error) = durable::write(&temporary, Some(size), &mut content()?) {
         // What cannot be finished gives its room back; the first error is the one to report.
         if let Err(left) = fs::remove_file(&temporary)
             && left.kind() != IoKind::NotFound

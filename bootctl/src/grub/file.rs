@@ -115,7 +115,7 @@ impl BlockFile {
         let mut temporary = path.clone().into_os_string();
         temporary.push(".slotd.tmp");
         let temporary = PathBuf::from(temporary);
-        durable::write(&temporary, &mut &*block)
+        durable::write_bytes(&temporary, block)
             .and_then(|()| durable::rename(&temporary, &path))
             .inspect_err(|_| discard(&temporary))?;
         let file = File::open(&path).map_err(Error::io("open", &path))?;
@@ -162,7 +162,7 @@ impl BlockFile {
     pub(crate) fn test_write(&self) -> Result<()> {
         let Some(raw) = self.read()?.raw else {
             let probe = self.directory()?.join(".slotd-write-test.tmp");
-            return durable::write(&probe, &mut io::empty())
+            return durable::write_bytes(&probe, &[])
                 .and_then(|()| durable::remove(&probe))
                 .inspect_err(|_| discard(&probe));
         };

@@ -144,19 +144,20 @@ impl Esp {
     ) -> Result<Option<(BootSource, FileRecord)>> {
         match &step.change {
             FileChange::MakeDirectory { path } => durable::make_directory(&self.root.join(path))?,
-            FileChange::Write { path, bytes } => self.replace(path, &mut bytes.as_slice())?,
+            FileChange::Write { path, bytes } => self.replace_bytes(path, bytes)?,
             FileChange::Exchange { path, bytes, aside } => {
                 let (target, aside) = (self.root.join(path), self.root.join(aside));
-                let temporary = self.write_beside(path, &mut bytes.as_slice())?;
+                let size = Some(durable::length(bytes));
+                let temporary = self.write_beside(path, size, &mut bytes.as_slice())?;
                 durable::exchange(&temporary, &target)?;
                 durable::rename(&temporary, &aside)?;
             }
             FileChange::WriteMarker { path, marker } => {
-                self.replace(path, &mut marker.render().as_slice())?;
+                self.replace_bytes(path, &marker.render())?;
             }
-            FileChange::Copy { path, source, .. } => {
+            FileChange::Copy { path, source, size } => {
                 let mut content = Summed::new(open(*source)?);
-                self.replace(path, &mut content)?;
+                self.replace(path, *size, &mut content)?;
                 let record = content.record();
                 self.compare(path, record)?;
                 return Ok(Some((*source, record)));
@@ -169,15 +170,24 @@ impl Esp {
         Ok(None)
     }
 
-    fn replace(&self, path: &str, content: &mut dyn Read) -> Result<()> {
-        let temporary = self.write_beside(path, content)?;
+    fn replace_bytes(&self, path: &str, bytes: &[u8]) -> Result<()> {
+        self.replace(path, Some(durable::length(bytes)), &mut &*bytes)
+    }
+
+    fn replace(&self, path: &str, size: Option<u64>, content: &mut dyn Read) -> Result<()> {
+        let temporary = self.write_beside(path, size, content)?;
         durable::rename(&temporary, &self.root.join(path))
     }
 
     /// Writes a file under a temporary name.
-    fn write_beside(&self, path: &str, content: &mut dyn Read) -> Result<PathBuf> {
+    fn write_beside(
+        &self,
+        path: &str,
+        size: Option<u64>,
+        content: &mut dyn Read,
+    ) -> Result<PathBuf> {
         let temporary = self.root.join(format!("{path}.tmp"));
-        if let Err(error) = durable::write(&temporary, content) {
+        if let Err(error) = durable::write(&temporary, size, content) {
             // What cannot be finished gives its room back; the first error is the one to report.
             if let Err(left) = fs::remove_file(&temporary) {
                 tracing::warn!(file = %temporary.display(), error = %left, "stays behind");
@@ -220,7 +230,7 @@ impl Esp {
         let first = directory.join(".slotd-write-test.tmp");
         let second = directory.join(".slotd-write-test-renamed.tmp");
         // Empty, so that its two names share no clusters should a cut tear the rename.
-        durable::write(&first, &mut std::io::empty())
+        durable::write_bytes(&first, &[])
             .and_then(|()| durable::rename(&first, &second))
             .and_then(|()| durable::remove(&second))
             .inspect_err(|_| {

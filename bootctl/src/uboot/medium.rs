@@ -246,7 +246,7 @@ impl Place {
             Kind::File { fat: true } if only => {
                 let temporary = self.temporary();
                 let content = vec![0; self.size];
-                durable::write(&temporary, &mut content.as_slice())?;
+                durable::write_bytes(&temporary, &content)?;
                 durable::remove(&temporary)
             }
             Kind::File { .. } => self.rewrite_first_sector(),
@@ -319,7 +319,7 @@ impl Place {
             .ok_or_else(|| Error::malformed(&self.shown, "it became shorter"))?
             .copy_from_slice(new);
         let temporary = self.temporary();
-        durable::write(&temporary, &mut content.as_slice())?;
+        durable::write_bytes(&temporary, &content)?;
         durable::rename(&temporary, &self.node)
     }
 

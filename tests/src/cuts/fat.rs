@@ -179,6 +179,24 @@ impl<'a, B: Bytes> Fat<'a, B> {
         Ok(self.places(&chain))
     }
 
+    /// The first file of these folders that leads to clusters of which the table says that they are free: Linux cannot
+    /// remove it, and sets the file system read-only instead (`fat_free_clusters`).
+    ///
+    /// # Errors
+    /// When a folder cannot be read.
+    pub(crate) fn dangling(&self, folders: &[&str]) -> Result<Option<String>> {
+        for folder in folders {
+            for file in self.list(folder)? {
+                // A file that nothing was written to has none.
+                let has_clusters = !file.folder && file.first != 0;
+                if has_clusters && self.chain(file.first, None).is_err() {
+                    return Ok(Some(format!("{folder}/{}", file.name)));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// Where a folder's names lie on the disk; nowhere where it is not there.
     ///
     /// # Errors
@@ -405,6 +423,27 @@ mod tests {
                 .map(|name| name.name)
                 .collect();
             assert_eq!(names, ["loader", "SHORT.TXT", "linux"]);
+        }
+    }
+
+    #[test]
+    fn a_file_whose_clusters_are_free_is_found() {
+        let (_folder, image) = made(65_536, &["-c", "4"]);
+        let folders = ["/", "/loader/entries", "/nowhere"];
+        let mut fat = Fat::open(&image, 0).unwrap();
+        assert_eq!(fat.dangling(&folders).unwrap(), None);
+        let file = fat.find("/loader/entries/slotd-b+29-1.conf").unwrap();
+        let first = file.unwrap().first as usize;
+        let second = fat.table[first] as usize;
+        for lost in [first, second] {
+            let kept = std::mem::take(&mut fat.table[lost]);
+            let found = fat.dangling(&folders).unwrap();
+            assert_eq!(
+                found.as_deref(),
+                Some("/loader/entries/slotd-b+29-1.conf"),
+                "{lost}"
+            );
+            fat.table[lost] = kept;
         }
     }
 }

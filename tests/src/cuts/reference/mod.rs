@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use self::environment::of_pair;
 use super::SECTOR;
-use super::fat::Fat;
+use super::fat::{Bytes, Fat};
 use super::judge::{Digests, LoaderRules, Slots, Startable, order_of};
 use super::view::View;
 use crate::disk::{partition_id, partition_ranges};
@@ -22,6 +22,17 @@ const SLOTS: [usize; 2] = [1, 2];
 const DATA: usize = 3;
 /// Index of U-Boot's environment, where it is a partition.
 const ENVIRONMENT: usize = 4;
+
+/// Folders of the boot partition that the agent has files in, with one loader or another.
+const FOLDERS: [&str; 7] = [
+    "/loader/entries",
+    "/slotd/a",
+    "/slotd/b",
+    "/grub/slotd/a",
+    "/grub/slotd/b",
+    "/EFI/slotd/a",
+    "/EFI/slotd/b",
+];
 
 /// A disk of the layout of `image/recipe`, and its loader.
 #[derive(Debug, Clone)]
@@ -77,6 +88,15 @@ impl Reference {
         Ok(names)
     }
 
+    /// An error where the agent could not remove what it left there: no upgrade would begin any more.
+    pub(crate) fn can_be_gone_on_with<B: Bytes>(&self, disk: &B) -> Result<()> {
+        let fat = Fat::open(disk, self.boot().start)?;
+        match fat.dangling(&FOLDERS)? {
+            Some(file) => bail!("{file} leads to clusters that are free"),
+            None => Ok(()),
+        }
+    }
+
     /// Files of the boot partition that the loader has variables in.
     fn variables(&self) -> &'static [&'static str] {
         match self.loader {
@@ -87,8 +107,8 @@ impl Reference {
         }
     }
 
-    /// Sectors of the boot partition whose writes change any of its files: the tables, the names in those folders that slots have
-    /// files in, and the loader's variables. Where none of them can be written, everything there stays as it is.
+    /// Sectors of the boot partition whose writes change any of its files: the tables, the names in those folders that
+    /// slots have files in, and the loader's variables. Where none of them can be written, everything there stays as it is.
     pub(crate) fn written_with_the_slots(&self, disk: &File) -> Result<Vec<u64>> {
         let fat = Fat::open(disk, self.boot().start)?;
         let mut ranges = vec![fat.tables()];
@@ -158,6 +178,7 @@ impl LoaderRules for Reference {
     }
 
     fn order(&self, view: &View<'_>, digests: &mut Digests) -> Result<Vec<Startable>> {
+        self.can_be_gone_on_with(view)?;
         match self.loader {
             Loader::SystemdBoot => self.order_of_entries(view, digests),
             _ => Ok(order_of(&self.held(view)?)),
