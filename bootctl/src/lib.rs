@@ -8,6 +8,7 @@
 
 mod backend;
 mod block;
+mod direct;
 mod discovery;
 mod dos;
 mod durable;

@@ -6,15 +6,15 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind as IoKind};
+use std::io::ErrorKind as IoKind;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::libc;
 
 use super::environment::Environment;
 use super::layout::SECTOR;
+use crate::direct;
 use crate::durable;
 use crate::error::{Error, Result};
 use crate::system::System;
@@ -23,8 +23,6 @@ use crate::system::System;
 const LIMIT: u64 = 64 * 1024;
 /// Links that are followed one after the other, as the kernel has it.
 const LINKS: usize = 40;
-/// Alignment that direct reads need on every disk, in bytes.
-const ALIGNMENT: usize = 4096;
 
 /// Where an environment block is.
 #[derive(Debug, Clone)]
@@ -94,7 +92,7 @@ impl BlockFile {
             let problem = format!("{} bytes are too many for an environment block", meta.len());
             return Err(Error::malformed(&path, problem));
         }
-        let raw = fs::read(&path).map_err(Error::io("read", &path))?;
+        let raw = read_medium(&path, meta.len())?;
         let environment =
             Environment::parse(&raw).map_err(|fault| Error::malformed(&path, fault.to_string()))?;
         Ok(Content {
@@ -214,18 +212,16 @@ fn refuse_holes(meta: &fs::Metadata, path: &Path) -> Result<()> {
     ))
 }
 
+/// So many bytes from the file's start, past the page cache as far as the file system lets that happen: GRUB reads the medium.
+fn read_medium(path: &Path, length: u64) -> Result<Vec<u8>> {
+    let length = usize::try_from(length.min(LIMIT)).unwrap_or(usize::MAX);
+    direct::read(path, 0, length).map_err(Error::io("read", path))
+}
+
 /// Whether the medium holds `expected`, past the page cache as far as the file system lets that happen.
 fn compare(file: &File, path: &Path, expected: &[u8]) -> Result<()> {
-    let found = match read_direct(path, expected.len()) {
-        Ok(found) => found,
-        // Not every file system has direct I/O.
-        Err(error) if error.kind() == IoKind::InvalidInput => {
-            posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
-                .map_err(Error::sys("drop cached pages of", path))?;
-            fs::read(path).map_err(Error::io("read back", path))?
-        }
-        Err(error) => return Err(Error::io("read back", path)(error)),
-    };
+    let length = file.metadata().map_err(Error::io("stat", path))?.len();
+    let found = read_medium(path, length)?;
     if found == expected {
         return Ok(());
     }
@@ -240,22 +236,6 @@ fn compare(file: &File, path: &Path, expected: &[u8]) -> Result<()> {
             None => format!("{} bytes, expected {}", found.len(), expected.len()),
         },
     })
-}
-
-fn read_direct(path: &Path, length: usize) -> io::Result<Vec<u8>> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_CLOEXEC | libc::O_DIRECT)
-        .open(path)?;
-    let room = length.saturating_add(1).next_multiple_of(ALIGNMENT);
-    let mut buffer = vec![0; room.saturating_add(ALIGNMENT)];
-    let shift = buffer.as_ptr().align_offset(ALIGNMENT);
-    let aligned = buffer
-        .get_mut(shift..shift.saturating_add(room))
-        .unwrap_or_default();
-    // One call: behind the end of the file nothing more can come, and the next offset is no aligned one.
-    let read = file.read_at(aligned, 0)?;
-    Ok(aligned.get(..read).unwrap_or_default().to_vec())
 }
 
 /// Follows every link of an absolute path of the node, with the node's root as theirs.

@@ -2,7 +2,6 @@
 //! Reads go past the page cache; a write is durable and read back when it returns.
 
 mod block;
-mod direct;
 mod flash;
 mod sectors;
 
@@ -13,6 +12,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::statfs::{MSDOS_SUPER_MAGIC, fstatfs};
 
 use crate::block::BlockDevice;
+use crate::direct;
 use crate::durable;
 use crate::error::{Error, Result};
 use crate::system::System;

@@ -1,4 +1,5 @@
-//! Reading what is on the medium, not what the page cache holds.
+//! Reading what is on the medium, not what the page cache holds: a write that failed leaves its bytes there, clean, and
+//! a later look would take them for written (`end_buffer_async_write` of `fs/buffer.c`).
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
@@ -13,7 +14,7 @@ const ALIGNMENT: u64 = 4096;
 
 /// Reads `length` bytes at `offset` past the page cache; where a file system knows no direct reads, after it was told
 /// to forget the pages.
-pub(super) fn read(path: &Path, offset: u64, length: usize) -> Result<Vec<u8>> {
+pub(crate) fn read(path: &Path, offset: u64, length: usize) -> Result<Vec<u8>> {
     let direct = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_DIRECT)
