@@ -73,7 +73,10 @@ fn fails(lab: &Lab, loader: Loader) -> Result<()> {
         results == ["Failed", "Failed", "Failed", "Completed"],
         "the history says {results:?}"
     );
-    node.power_cycles(2, &Expected::both_good('B', V2.version()))
+    node.power_cycles(2, &Expected::both_good('B', V2.version()))?;
+    reference
+        .can_be_gone_on_with(&disk)
+        .context("what all of it left in the boot partition")
 }
 
 fn in_the_image(node: &mut Node, image: &Image, fault: &DiskFault) -> Result<()> {
