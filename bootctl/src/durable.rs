@@ -21,7 +21,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, FallocateFlags, RenameFlags, fallocate, renameat2};
 use nix::libc;
 use nix::sys::stat::{major, minor};
-use nix::sys::statfs::{MSDOS_SUPER_MAGIC, fstatfs};
+use nix::sys::statfs::{MSDOS_SUPER_MAGIC, statfs};
 use nix::unistd::syncfs;
 
 use crate::error::{Error, Result};
@@ -33,6 +33,10 @@ const PIECE: usize = 256 * 1024;
 /// when it returns; the caller renames it. A crash in the middle leaves any part of it, and of what was there before
 /// it all or nothing; on FAT a name that leads to anything leads to clusters of its own.
 pub(crate) fn write(path: &Path, size: Option<u64>, content: &mut dyn Read) -> Result<()> {
+    write_for(is_on_fat(path), path, size, content)
+}
+
+fn write_for(fat: bool, path: &Path, size: Option<u64>, content: &mut dyn Read) -> Result<()> {
     // Not truncated: its clusters must not be free before its name is gone.
     remove(path)?;
     let mut file = OpenOptions::new()
@@ -42,7 +46,6 @@ pub(crate) fn write(path: &Path, size: Option<u64>, content: &mut dyn Read) -> R
         .custom_flags(libc::O_CLOEXEC)
         .open(path)
         .map_err(Error::io("create", path))?;
-    let fat = is_fat(&file);
     // The name is on the medium with no cluster yet at the most: Linux writes it by itself after half a minute.
     let reserved = fat && reserve(&file, size, path)?;
     if reserved {
@@ -75,8 +78,10 @@ pub(crate) fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-fn is_fat(file: &File) -> bool {
-    fstatfs(file).is_ok_and(|found| found.filesystem_type() == MSDOS_SUPER_MAGIC)
+/// Whether the directory that this is in, or is to be in, is on FAT.
+fn is_on_fat(path: &Path) -> bool {
+    statfs(path.parent().unwrap_or(path))
+        .is_ok_and(|found| found.filesystem_type() == MSDOS_SUPER_MAGIC)
 }
 
 /// Gives a file its clusters before it has a size; whether it was done.
@@ -167,10 +172,12 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
 /// there before, and Linux sets the file system read-only as soon as it looks such a name up. That name is never looked
 /// up again.
 pub(crate) fn make_directory(path: &Path) -> Result<()> {
-    let parent = path.parent().unwrap_or(path);
-    let fat = File::open(parent).is_ok_and(|parent| is_fat(&parent));
+    make_directory_for(is_on_fat(path), path)
+}
+
+fn make_directory_for(fat: bool, path: &Path) -> Result<()> {
     if fat && !path.is_dir() {
-        let temporary = unused_name(path, &names_in(parent)?);
+        let temporary = unused_name(path, &names_in(path.parent().unwrap_or(path))?);
         create_directory(&temporary)?;
         return rename(&temporary, path);
     }
@@ -248,7 +255,9 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::{exchange, make_directory, remove, rename, unused_name, write};
+    use super::{
+        exchange, make_directory, make_directory_for, remove, rename, unused_name, write, write_for,
+    };
 
     thread_local! {
         static RECORDED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -332,6 +341,63 @@ mod tests {
             remove(&entries.join("b+2-1.conf")).unwrap();
         });
         assert_eq!(order, ["removed b+2-1.conf", "synced entries"]);
+    }
+
+    /// A name that leads to clusters that the table holds for free cannot be removed any more.
+    #[test]
+    fn on_fat_the_table_is_durable_before_a_name_leads_to_its_clusters() {
+        let text = b"linux /b\n";
+        for size in [Some(9), None] {
+            let order = recorded(|entries| {
+                let path = entries.join("b.conf.tmp");
+                write_for(true, &path, size, &mut text.as_slice()).unwrap();
+                assert_eq!(fs::read(&path).unwrap(), text);
+            });
+            assert_eq!(
+                order,
+                ["synced the table for b.conf.tmp", "synced b.conf.tmp"],
+                "{size:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_was_there_is_gone_from_the_medium_before_it_is_written_anew() {
+        let order = recorded(|entries| {
+            let path = entries.join("b+3.conf");
+            write(&path, Some(3), &mut b"old".as_slice()).unwrap();
+            write(&path, Some(3), &mut b"new".as_slice()).unwrap();
+            assert_eq!(fs::read(&path).unwrap(), b"new");
+        });
+        assert_eq!(
+            order,
+            [
+                "synced b+3.conf",
+                "removed b+3.conf",
+                "synced entries",
+                "synced b+3.conf",
+            ]
+        );
+    }
+
+    #[test]
+    fn on_fat_a_directory_is_whole_before_its_name_leads_to_it() {
+        let order = recorded(|entries| {
+            make_directory_for(true, &entries.join("b")).unwrap();
+            make_directory_for(true, &entries.join("b")).unwrap();
+            assert!(entries.join("b").is_dir());
+        });
+        assert_eq!(
+            order,
+            [
+                "made slotd-new-b.0.tmp",
+                "synced entries",
+                "synced slotd-new-b.0.tmp",
+                "renamed b",
+                "synced b",
+                "synced entries",
+            ]
+        );
     }
 
     #[test]
