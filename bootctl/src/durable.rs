@@ -38,7 +38,7 @@ pub(crate) fn write(path: &Path, size: Option<u64>, content: &mut dyn Read) -> R
 
 fn write_for(fat: bool, path: &Path, size: Option<u64>, content: &mut dyn Read) -> Result<()> {
     // Not truncated: its clusters must not be free before its name is gone.
-    remove(path)?;
+    unlink(path)?;
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -151,17 +151,48 @@ pub(crate) fn exchange(fresh: &Path, old: &Path) -> Result<()> {
     sync_directory_of(old)
 }
 
-/// Removes a file; nothing to do where there is none. Durable when it returns. A crash in the middle leaves
-/// the file as it was, or no name and at most lost clusters.
+/// Removes a file; one that is not there is removed. Durable when it returns, also where an earlier removal of it was
+/// not. A crash in the middle leaves the file as it was, or no name and at most lost clusters.
 pub(crate) fn remove(path: &Path) -> Result<()> {
+    if unlink(path)? {
+        return Ok(());
+    }
+    let parent = path.parent().unwrap_or(path);
+    if !parent.try_exists().map_err(Error::io("stat", parent))? {
+        return Ok(());
+    }
+    sync_directory_of(path)?;
+    is_not_listed(path)
+}
+
+/// Removes a file; whether there was one. As [`remove()`], but where there was none, a removal that failed before may
+/// not be on the medium.
+fn unlink(path: &Path) -> Result<bool> {
     // Held until the name is gone from the medium: until then its clusters must not be anyone else's.
     let Some(file) = existing(path)? else {
-        return Ok(());
+        return Ok(false);
     };
     fs::remove_file(path).map_err(Error::io("remove", path))?;
     note("removed", path);
     sync_directory_of(path)?;
     drop(file);
+    Ok(true)
+}
+
+/// Refuses a name that the kernel no longer looks up, but finds in its directory: when the directory's block could not
+/// be written, Linux forgets that it was changed and reads it from the medium again (`end_buffer_write_sync` of
+/// `fs/buffer.c`), while what it knows of single names stays.
+fn is_not_listed(path: &Path) -> Result<()> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let listed = names_in(path.parent().unwrap_or(path))?;
+    if listed.contains(&name.to_ascii_lowercase()) {
+        return Err(Error::ReadBack {
+            path: path.to_owned(),
+            problem: "it was removed, but the disk did not take that and still has it; \
+                      mount its file system anew, or reboot"
+                .to_owned(),
+        });
+    }
     Ok(())
 }
 
@@ -190,7 +221,8 @@ fn create_directory(path: &Path) -> Result<()> {
             note("made", path);
             sync_directory_of(path)
         }
-        Err(error) if error.kind() == IoKind::AlreadyExists => Ok(()),
+        // The sync of an earlier one may have failed.
+        Err(error) if error.kind() == IoKind::AlreadyExists => sync_directory_of(path),
         Err(error) => Err(Error::io("make directory", path)(error)),
     }
 }
@@ -256,8 +288,10 @@ mod tests {
     use std::path::Path;
 
     use super::{
-        exchange, make_directory, make_directory_for, remove, rename, unused_name, write, write_for,
+        exchange, is_not_listed, make_directory, make_directory_for, remove, rename, unused_name,
+        write, write_for,
     };
+    use crate::error::ErrorKind;
 
     thread_local! {
         static RECORDED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -334,13 +368,30 @@ mod tests {
         );
     }
 
+    /// The sync of a first removal may have failed, so that of nothing is one too.
     #[test]
-    fn a_removal_is_synced_and_one_of_nothing_is_done() {
+    fn a_removal_is_synced_also_where_nothing_is_there_any_more() {
         let order = recorded(|entries| {
             remove(&entries.join("b+2-1.conf")).unwrap();
             remove(&entries.join("b+2-1.conf")).unwrap();
+            remove(&entries.join("never/was.conf")).unwrap();
         });
-        assert_eq!(order, ["removed b+2-1.conf", "synced entries"]);
+        assert_eq!(
+            order,
+            ["removed b+2-1.conf", "synced entries", "synced entries"]
+        );
+    }
+
+    #[test]
+    fn a_name_that_its_directory_still_lists_is_not_taken_for_removed() {
+        recorded(|entries| {
+            is_not_listed(&entries.join("b+3.conf")).unwrap();
+            for name in ["b+2-1.conf", "B+2-1.CONF"] {
+                let error = is_not_listed(&entries.join(name)).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Unsafe);
+                assert!(error.to_string().contains(name), "{error}");
+            }
+        });
     }
 
     /// A name that leads to clusters that the table holds for free cannot be removed any more.
@@ -396,6 +447,7 @@ mod tests {
                 "renamed b",
                 "synced b",
                 "synced entries",
+                "synced entries",
             ]
         );
     }
@@ -406,7 +458,7 @@ mod tests {
             make_directory(&entries.join("b")).unwrap();
             make_directory(&entries.join("b")).unwrap();
         });
-        assert_eq!(order, ["made b", "synced entries"]);
+        assert_eq!(order, ["made b", "synced entries", "synced entries"]);
     }
 
     #[test]

@@ -96,6 +96,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
         tests: BOOTCTL,
     },
     Mutant {
+        name: "FAT: a removal that the disk did not take is taken for done",
+        promises: &[3],
+        writer: Some(Writer::SystemdBoot),
+        file: "bootctl/src/durable.rs",
+        before: "    sync_directory_of(path)?;\n    is_not_listed(path)\n",
+        after: "    is_not_listed(path)\n",
+        tests: BOOTCTL,
+    },
+    Mutant {
         name: "systemd-boot: a confirmed entry keeps its counter",
         promises: &[5],
         writer: Some(Writer::SystemdBoot),
